@@ -41,6 +41,7 @@ mod invite;
 mod join_target;
 mod local_peer;
 mod model;
+mod parquet;
 mod pictures;
 pub mod plot;
 mod predict;
@@ -96,7 +97,8 @@ enum Command {
     Init {
         /// The data file: CSV with or without a header, LIBSVM, or IDX (MNIST's format) with the labels appended to the samples;
         /// plain or gzipped. Or a folder that has a folder of pictures for each class (PNG, JPEG, WebP), or a tar archive of one; a text,
-        /// or a folder of texts. Or `digits`: handwritten digits that are built in, so that you can try everything without a file
+        /// or a folder of texts; a Parquet file, or a folder of such files (with the feature `parquet`). Or `digits`: handwritten digits
+        /// that are built in, so that you can try everything without a file
         #[arg(long, value_name = "FILE")]
         data: PathBuf,
         /// The kind of model: mlp, softmax, linear, logistic; for rows that are pictures cnn or resnet, for prose gpt or llama. By
@@ -110,6 +112,9 @@ enum Command {
         /// A tokenizer.json, which makes the tokens of the text; by default that of `--base`, and otherwise tokens are bytes
         #[arg(long, value_name = "FILE")]
         tokenizer: Option<PathBuf>,
+        /// The column of a Parquet file whose texts a language model learns; by default the only column of texts
+        #[arg(long, value_name = "NAME")]
+        column: Option<String>,
         /// Height and width of the pictures of a folder, to which they are scaled; what is too long is cut
         #[arg(long, value_name = "PIXELS", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
         size: u16,
@@ -197,12 +202,13 @@ fn run_command(Cli { command }: Cli, deep: DeepDevices) -> ExitCode {
         Command::BenchPeer(arguments) => bench::bench_peer(arguments),
         Command::BenchTable(arguments) => bench::tables::bench_table(&arguments),
         Command::BenchTablePeer(arguments) => bench::tables::bench_table_peer(arguments),
-        Command::Init { data, model, base, tokenizer, size, grey, json } => {
+        Command::Init { data, model, base, tokenizer, column, size, grey, json } => {
             let settings = pictures::PackSettings { side: size.into(), grey };
             files::init(
                 &data,
                 model,
                 (base.as_deref(), tokenizer.as_deref()),
+                column.as_deref(),
                 settings,
                 OutputFormat::of_flag(json),
             )

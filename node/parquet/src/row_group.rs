@@ -148,6 +148,7 @@ fn of_column(path: &str, column: &Column, error: &ParquetError) -> TableError {
         ParquetError::General(reason) | ParquetError::NYI(reason) | ParquetError::EOF(reason) => {
             damaged(path, column, reason)
         }
+        ParquetError::External(inner) => damaged(path, column, &inner.to_string()),
         other => damaged(path, column, &other.to_string()),
     }
 }

@@ -134,6 +134,7 @@ fn files_of_other_formats_are_named_without_their_bytes() {
             "an Excel workbook (.xlsx); save the table as CSV",
         ),
         (b"\xfd7zXZ\0\0\x04\xe6\xd6\xb4F", "an xz archive; unpack it"),
+        #[cfg(not(feature = "parquet"))]
         (b"PAR1\x15\x04\x15\x10\x15\x14", "a Parquet file; convert it to CSV"),
         (b"<!DOCTYPE html>\n<html><body>not found</body></html>\n", "an HTML page"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "a Git LFS pointer"),

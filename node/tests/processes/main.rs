@@ -16,6 +16,8 @@ mod mdns;
 mod metrics;
 mod mistakes;
 mod models;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod power;
 #[path = "../common/process.rs"]
 mod process;

@@ -14,15 +14,18 @@ use serde::de::value::{Error, StrDeserializer};
 use serde_json::json;
 use tempfile::NamedTempFile;
 
+use super::parquet::Wanted;
 use super::pictures::PackSettings;
-use super::{base_model, pictures, text_folder};
+use super::{base_model, parquet, pictures, text_folder};
 use crate::terminal::{OutputFormat, complain, emit, print_line};
 
-/// `peer init`: prints a run file for a data file. A folder becomes a data file first.
+/// `peer init`: prints a run file for a data file. A folder becomes a data file first, and so does a Parquet file, of whose columns of texts
+/// `column` names one.
 pub(super) fn init(
     data: &Path,
     model: Option<ModelKind>,
     (base, tokenizer): (Option<&Path>, Option<&Path>),
+    column: Option<&str>,
     settings: PackSettings,
     format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
@@ -35,7 +38,11 @@ pub(super) fn init(
         );
     }
     let is_text = model.map(ModelKind::is_for_text).or(is_prepared.then_some(true));
-    let (mut data, left_out) = data_file_of(data, is_text, settings)?;
+    let is_parquet = !parquet::files_at(data)?.is_empty();
+    let (mut data, left_out) = data_file_of(data, is_text, column, settings)?;
+    // A text of Parquet files is one, whatever it looks like.
+    let is_plain_text = is_parquet && !is_prepared && data.extension().is_some_and(|ending| ending == "txt");
+    let model = model.or(is_plain_text.then_some(ModelKind::Gpt));
     if is_prepared {
         data = base_model::prepare_text(&data, base, tokenizer)?;
     }
@@ -52,13 +59,24 @@ pub(super) fn init(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The data file of what a user names: itself, or what a folder of pictures or texts becomes; and what was left out, each a sentence.
-/// `is_text` says what the model is for, if the user has said it.
+/// The data file of what a user names: itself, or what Parquet files or a folder of pictures or texts become; and what was left out, each a
+/// sentence. `is_text` says what the model is for, if the user has said it.
 fn data_file_of(
     data: &Path,
     is_text: Option<bool>,
+    column: Option<&str>,
     settings: PackSettings,
 ) -> anyhow::Result<(PathBuf, Vec<String>)> {
+    let tables = parquet::files_at(data)?;
+    if !tables.is_empty() {
+        return parquet::convert(data, tables, wanted_of_parquet(is_text, column)?);
+    }
+    if column.is_some() {
+        bail!(
+            "`--column` is for Parquet files, and {} is none: leave it out, or give such a file",
+            data.display()
+        );
+    }
     let below = text_folder::look_below(data)?;
     let has_texts = match is_text {
         Some(is_text) => is_text && !below.texts.is_empty(),
@@ -74,6 +92,18 @@ fn data_file_of(
         return pictures::pack(data, settings);
     }
     Ok((data.to_owned(), vec![]))
+}
+
+/// What Parquet files are converted to, for a model of text or another one.
+fn wanted_of_parquet(is_text: Option<bool>, column: Option<&str>) -> anyhow::Result<Wanted<'_>> {
+    match (column, is_text) {
+        (Some(_), Some(false)) => {
+            bail!("`--column` names the texts of a language model: leave it or `--model` out")
+        }
+        (Some(column), _) => Ok(Wanted::TextOf(column)),
+        (None, Some(true)) => Ok(Wanted::Text),
+        (None, _) => Ok(Wanted::Any),
+    }
 }
 
 /// A draft of a file, in the folder where it will be. It is locked while this process writes it. Drafts of the same file that nobody writes

@@ -27,6 +27,8 @@ pub enum Remedy {
     SaveAsCsv,
     /// Convert the table with a script.
     Convert,
+    /// Convert the table with `peer init`.
+    ConvertParquet,
     /// Get the file that this one only stands for.
     FetchLfs,
     /// Get the file that this one only stands for.
@@ -41,6 +43,7 @@ impl fmt::Display for Remedy {
             Self::Unpack => "unpack it, and give the CSV, LIBSVM or IDX file inside; of packed files, only gzip (.gz) is read",
             Self::SaveAsCsv => "save the table as CSV, and give that file",
             Self::Convert => "convert it to CSV (in Python, for example: pandas, `to_csv(\"data.csv\", index=False)`), and give that file",
+            Self::ConvertParquet => "convert it to CSV: `peer init --data FILE` does that if `peer` is built with `cargo build --release --features parquet` (in Python, for example: pandas, `to_csv(\"data.csv\", index=False)`), and give that file",
             Self::FetchLfs => "get the data with `git lfs pull`, and give the file again",
             Self::FetchAnnex => "get the data with `git annex get`, and give the file again",
             Self::GiveData => "give a CSV, LIBSVM or IDX file",
@@ -61,7 +64,7 @@ const MARKS: [(&[u8], &str, Remedy); 41] = [
     (b"\x1f\x9d", "a file packed by `compress` (.Z)", Remedy::Unpack),
     (b"LZIP", "an lzip archive", Remedy::Unpack),
     (b"]\0\0", "an lzma archive", Remedy::Unpack),
-    (b"PAR1", "a Parquet file", Remedy::Convert),
+    (b"PAR1", "a Parquet file", Remedy::ConvertParquet),
     (b"ARROW1", "an Arrow or Feather file", Remedy::Convert),
     (b"FEA1", "a Feather file", Remedy::Convert),
     (b"\xff\xff\xff\xff", "an Arrow stream", Remedy::Convert),
