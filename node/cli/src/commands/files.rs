@@ -49,7 +49,12 @@ pub(super) fn init(
     warn_about(&source, &left_out);
     let name = data.to_str().context("the data file's path is not valid Unicode: rename it")?;
     let bytes = open(&data)?;
-    let WrittenRunFile { text, notices } = write_run_file(name, bytes, model)?;
+    let written = write_run_file(name, bytes, model);
+    if written.is_err() && is_prepared {
+        // It was made just now, and would be in the way of another try.
+        let _ = std::fs::remove_file(&data);
+    }
+    let WrittenRunFile { text, notices } = written?;
     warn_about(name, &notices);
     let notices = [left_out, notices].concat();
     match format {
