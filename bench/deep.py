@@ -1,13 +1,12 @@
 """How long a gradient of a deep network takes, beside PyTorch; and a step of several peers on this machine, beside the sum of its parts.
 
-    cargo build --release --workspace --features peergrad/deep,peergrad-deep/flex --example gradient_time
+    cargo build --release --features deep
     pip install torch
     python bench/deep.py --rounds 5
 
-Both compute the same networks on the same number of samples, on one thread and on two, in turns. A line is one run: the median of its
-gradients. The last lines are medians and ratios.
+A peer that trains alone and PyTorch compute the same networks on 64 pictures or 16 texts, on one thread and on two, in turns. A line is one
+run: the median of its gradients, without the first ones. The last lines are medians, and the median ratio of a round.
 
-    cargo build --release --features deep
     python bench/deep.py --peers 4 --rounds 3
 
 Four real peers train the same networks, each on one thread, with 64 pictures or 16 texts of each batch for each. Their median step is compared
@@ -17,8 +16,7 @@ with a sum of two parts, which are measured in the same round:
 - the all-reduce: `peer bench` with as many peers and a model of this size, in whole MiB. It is a step without its gradient, so the owners'
   update and the commit are in it.
 
-The sum holds no time for waiting, and none for the second holder of optimizer state that the peers have. With more threads than cores in use,
-it is a lower bound.
+The sum holds no time for waiting, and none for the second holder of optimizer state that the peers have.
 """
 import argparse
 import json
@@ -32,11 +30,9 @@ from pathlib import Path
 
 from peers import PEER, noise, train_with
 
-GRADIENT_TIME = Path(__file__).parent.parent / "target" / "release" / "examples" / "gradient_time"
-
 
 def network(name):
-    """A module and its inputs and targets, as in `node/deep/examples/gradient_time.rs`."""
+    """A module and its inputs and targets, with the sizes of `NETWORKS`."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -90,11 +86,6 @@ def torch_peer(name, threads, seconds):
     print(json.dumps({"milliseconds": statistics.median(times)}))
 
 
-def milliseconds(command):
-    output = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
-    return json.loads(output.splitlines()[-1])["milliseconds"]
-
-
 PICTURES = """
 [data]
 file = "pictures.csv"
@@ -142,6 +133,31 @@ def all_reduce(peers, mebibytes):
     return 1e3 * json.loads(lines[-1])["reduce_seconds"]
 
 
+def gradient(name, threads, steps):
+    """The median gradient of a peer that trains alone, in milliseconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = run_file(Path(folder), name, 1, steps)
+        return median_difference(train_with(Path(folder), 1, settings, threads)[0].steps, "computing_seconds")
+
+
+def torch_gradient(name, threads, seconds):
+    command = [sys.executable, __file__, "--torch", name, threads, "--seconds", seconds]
+    return json.loads(subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True).stdout)["milliseconds"]
+
+
+def beside_pytorch(options):
+    found = {}
+    for _ in range(options.rounds):
+        for name in NETWORKS:
+            for threads in (1, 2):
+                own, torch = gradient(name, threads, options.steps), torch_gradient(name, threads, options.seconds)
+                print(f"{name}, {threads} threads: peergrad {own:7.1f} ms, PyTorch {torch:7.1f} ms a gradient", flush=True)
+                found.setdefault((name, threads), []).append((own, torch, own / torch))
+    for (name, threads), rows in found.items():
+        own, torch, ratio = (statistics.median(column) for column in zip(*rows))
+        print(f"{name}, {threads} threads, medians: peergrad {own:.1f} ms, PyTorch {torch:.1f} ms, {ratio:.2f} x")
+
+
 def swarm(peers, rounds, steps):
     for name, (_, _, parameters) in NETWORKS.items():
         found = []
@@ -163,9 +179,9 @@ def swarm(peers, rounds, steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of a run of PyTorch")
     parser.add_argument("--peers", type=int, help="measure steps of so many peers instead")
-    parser.add_argument("--steps", type=int, default=60, help="steps of the peers")
+    parser.add_argument("--steps", type=int, default=60, help="steps of a peer")
     parser.add_argument("--torch", nargs=2, metavar=("NETWORK", "THREADS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.torch:
@@ -173,17 +189,7 @@ def main():
         return torch_peer(name, int(threads), options.seconds)
     if options.peers:
         return swarm(options.peers, options.rounds, options.steps)
-    found = {}
-    for _ in range(options.rounds):
-        for name in ("cnn", "gpt"):
-            for threads in (1, 2):
-                own = milliseconds([GRADIENT_TIME, name, threads, options.seconds])
-                torch = milliseconds([sys.executable, __file__, "--torch", name, threads, "--seconds", options.seconds])
-                print(f"{name}, {threads} threads: peergrad {own:7.1f} ms, PyTorch {torch:7.1f} ms a gradient", flush=True)
-                found.setdefault((name, threads), []).append((own, torch))
-    for (name, threads), pairs in found.items():
-        own, torch = (statistics.median(side) for side in zip(*pairs))
-        print(f"{name}, {threads} threads, medians: peergrad {own:.1f} ms, PyTorch {torch:.1f} ms, {own / torch:.2f} x")
+    beside_pytorch(options)
 
 
 if __name__ == "__main__":

@@ -96,9 +96,10 @@ def trained(folder, settings, steps):
     began, rows, first = time.monotonic(), [], None
     peer = Peer(folder, f"peer-{began}", "start", folder / "run.toml", "--peers", 1, "--listen", "127.0.0.1", "--port", 0)
     while len(peer.steps) < steps:
-        if peer.process.poll() is not None:
-            raise SystemExit(f"the peer has ended: {peer.others}")
-        rows.append((len(peer.steps), *memory(peer.process.pid)))
+        try:
+            rows.append((len(peer.steps), *memory(peer.process.pid)))
+        except KeyError:  # A process that has ended has no memory.
+            raise SystemExit(f"the peer has ended: {peer.others}") from None
         first = first or (time.monotonic() - began if peer.steps else None)
         time.sleep(0.05)
     peer.process.send_signal(signal.SIGINT)

@@ -1,6 +1,6 @@
 //! How long a gradient of a deep network takes, alone: `gradient_time cnn|gpt|llama THREADS SECONDS [gpu]` prints a line of JSON.
 //!
-//! The networks `cnn` and `gpt` are those of `bench/deep.py`, which measures PyTorch beside it.
+//! The networks `cnn` and `gpt` are those of `bench/deep.py`, which measures a whole peer and PyTorch.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot start has no answer")]
 #![allow(clippy::disallowed_methods, reason = "it measures time")]
