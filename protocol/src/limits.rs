@@ -20,7 +20,7 @@ pub const CHUNK_BATCH_HEADER_BYTES_MAX: usize = 16 << 10;
 pub const CHUNK_BATCH_BYTES: usize = 128 << 10;
 /// Payload bytes of a chunk batch: one chunk of the largest model, with its optimizer state.
 pub const CHUNK_BYTES_MAX: usize = 16 << 20;
-/// Payload bytes of one piece of a shipped data file.
+/// Payload bytes of one piece of a data file.
 pub const DATA_PIECE_BYTES_MAX: usize = 1 << 15;
 /// Pieces of a data file that a joiner has asked for and not yet received. It begins with an eighth of them.
 pub const DATA_PIECES_IN_FLIGHT_MAX: usize = 32;

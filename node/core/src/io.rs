@@ -382,16 +382,16 @@ pub enum Failure {
         /// The size of the file in bytes.
         byte_count: u64,
     },
-    /// A member has sent another file than that of the specification.
+    /// The file that a member has sent is not that of the specification, or cannot be read back.
     #[error(
-        "what a member has sent is not the data file `{name}` of this run: join with an invite from another member, or copy the file here and add --data FILE"
+        "what a member has sent is not the data file `{name}` of this run, or cannot be read back from the data directory: join with an invite from another member, or copy the file here and add --data FILE"
     )]
     DataDiffers {
         /// The file's name at the founder.
         name: String,
     },
     /// The data file from a member cannot be written to disk.
-    #[error("the data file `{name}` ({} MiB) from the swarm cannot be written to the data directory ({reason}): make room there, or start with --dir on another disk; what was received is kept", byte_count >> 20)]
+    #[error("the data file `{name}` ({} MiB) from the swarm cannot be written to the data directory ({reason}): mend that, or start with --dir on another disk; what was received is kept", byte_count >> 20)]
     DataNotStored {
         /// The file's name at the founder.
         name: String,

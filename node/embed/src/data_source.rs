@@ -25,6 +25,8 @@ pub struct DataSource {
 pub(crate) struct Found {
     /// The file's bytes; `None` if it is not on this machine.
     pub(crate) bytes: Option<DataBytes>,
+    /// How many bytes of it were fetched before, if it is not on this machine.
+    pub(crate) part_bytes: u64,
     /// The path that the user gave, if another file is there.
     pub(crate) other_at: Option<PathBuf>,
 }
@@ -44,10 +46,12 @@ impl DataSource {
 
     /// The data file: what has been read, from among the checkpoints, or found on this machine.
     pub(crate) fn find(&self, reference: &DataReference, checkpoints: &CheckpointStore) -> Found {
+        // Before the file is looked for: a peer may have stopped before it gave it its name.
+        let part_bytes = checkpoints.data_part_bytes(reference);
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).take();
         match loaded.or_else(|| fetched(reference, &checkpoints.data_path(reference))) {
-            Some(bytes) => Found { bytes: Some(bytes), other_at: None },
-            None => search(reference, self.path.as_deref(), Path::new("")),
+            Some(bytes) => Found { bytes: Some(bytes), part_bytes: 0, other_at: None },
+            None => Found { part_bytes, ..search(reference, self.path.as_deref(), Path::new("")) },
         }
     }
 }
@@ -75,7 +79,7 @@ fn search(reference: &DataReference, given: Option<&Path>, working_directory: &P
     let found =
         found.or_else(|| on_disk.filter_map(|path| open_exactly(&path, reference.byte_count)).find(is_it));
     let other_at = given.filter(|_| found.is_none()).map(Path::to_owned);
-    Found { bytes: found, other_at }
+    Found { bytes: found, part_bytes: 0, other_at }
 }
 
 /// The last part of a path from another peer, whose system may separate parts otherwise. The rest is not used: it would let that peer

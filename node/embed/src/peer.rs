@@ -442,14 +442,14 @@ fn serve_metrics(
 fn data_finder(data: DataSource, directory: &Directory, tell: mpsc::UnboundedSender<Notice>) -> DataFinder {
     let checkpoints = directory.checkpoint_store();
     Arc::new(move |reference| {
-        let Found { bytes, other_at } = data.find(reference, &checkpoints);
+        let Found { bytes, part_bytes, other_at } = data.find(reference, &checkpoints);
         if let Some(path) = other_at {
             let _ = tell.send(Notice::OtherDataFile { path, wanted: reference.name.clone() });
         }
-        match (bytes, checkpoints.data_part_bytes(reference)) {
-            (Some(bytes), _) => FoundData::Whole(bytes),
-            (None, 0) => FoundData::Nothing,
-            (None, byte_count) => FoundData::Part { byte_count },
+        match bytes {
+            Some(bytes) => FoundData::Whole(bytes),
+            None if part_bytes > 0 => FoundData::Part { byte_count: part_bytes },
+            None => FoundData::Nothing,
         }
     })
 }

@@ -222,10 +222,13 @@ impl CheckpointStore {
         self.directory.join(format!("data-{}", &reference.digest.to_string()[..16]))
     }
 
-    /// How many bytes of a data file are here, if it was not fetched to its end; 0 if none are.
+    /// How many bytes of a data file are here, if it was not fetched to its end; 0 if none are. If only its name is missing, it gets it.
     #[must_use]
     pub fn data_part_bytes(&self, reference: &DataReference) -> u64 {
-        fs::metadata(self.data_path(reference).with_extension(PART)).map_or(0, |metadata| metadata.len())
+        let part = self.data_path(reference).with_extension(PART);
+        let bytes = fs::metadata(&part).map_or(0, |metadata| metadata.len());
+        let is_whole = bytes == reference.byte_count;
+        if is_whole && fs::rename(&part, self.data_path(reference)).is_ok() { 0 } else { bytes }
     }
 
     /// Writes a piece of a data file behind the pieces before it. Returns where it ends.

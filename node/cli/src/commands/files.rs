@@ -127,7 +127,7 @@ pub(super) fn draft_beside(path: &Path) -> anyhow::Result<NamedTempFile> {
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
     let draft = builder.tempfile_in(folder).with_context(|| format!("cannot write {}", path.display()))?;
-    // Some file systems have no locks. There a draft that is being written may lose its name to another process, which is an error here.
+    // Some file systems have no locks. There, no draft is removed.
     let _ = draft.as_file().try_lock();
     Ok(draft)
 }

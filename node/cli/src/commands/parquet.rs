@@ -77,15 +77,11 @@ mod of_this_program {
         _: Vec<PathBuf>,
         _: Wanted<'_>,
     ) -> anyhow::Result<(PathBuf, Vec<String>)> {
-        if source.is_dir() {
-            bail!(
-                "{} has Parquet files, which this program cannot read: build `peer` with `cargo build --release --features parquet`, \
-                 or convert them to CSV, and give one file",
-                source.display()
-            );
-        }
-        // Whatever reads the file says the same, as it does for other formats.
-        Ok((source.to_owned(), vec![]))
+        bail!(
+            "{} is or has Parquet files, which this program cannot read: build `peer` with `cargo build --release --features parquet`, \
+             or convert them to one CSV file",
+            source.display()
+        )
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! What changes the arithmetic, and is not computed here, is refused by its name. Settings that change nothing are not read.
 
+use peergrad_models::deep::transformer::CONTEXT_MAX;
 use peergrad_models::deep::{Family, Llama, Transformer};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -96,7 +97,7 @@ impl Gpt2Config {
     }
 }
 
-/// The settings of a LLaMA and its relatives, as far as they matter. Where one is missing, it has the value that Transformers gives it.
+/// The settings of a LLaMA and its relatives, as far as they matter. Where one is missing, it has the value that Transformers gives a LLaMA.
 #[derive(Deserialize)]
 struct LlamaConfig {
     hidden_size: usize,
@@ -124,8 +125,10 @@ struct LlamaConfig {
 
 #[derive(Deserialize)]
 struct RopeConfig {
-    #[serde(alias = "type")]
     rope_type: Option<String>,
+    /// The same in old files; some have both.
+    #[serde(rename = "type")]
+    former_type: Option<String>,
     rope_theta: Option<f64>,
     partial_rotary_factor: Option<f64>,
 }
@@ -138,7 +141,7 @@ impl LlamaConfig {
         check(self.mlp_bias != Some(true), || "mlp_bias true".to_owned())?;
         check(self.quantization_config.is_none(), || "a quantization_config".to_owned())?;
         for rope in [&self.rope_scaling, &self.rope_parameters].into_iter().flatten() {
-            let kind = rope.rope_type.as_deref().unwrap_or("default");
+            let kind = rope.rope_type.as_deref().or(rope.former_type.as_deref()).unwrap_or("default");
             check(kind == "default", || format!("rope_scaling of the type \"{kind}\""))?;
             let share = rope.partial_rotary_factor.unwrap_or(1.0);
             check(share == 1.0, || format!("partial_rotary_factor {share}"))?;
@@ -164,7 +167,8 @@ impl LlamaConfig {
             layers: self.num_hidden_layers,
             width,
             heads,
-            context: self.max_position_embeddings,
+            // It is only a bound: places are computed.
+            context: self.max_position_embeddings.min(CONTEXT_MAX),
             vocabulary: self.vocab_size,
             dropout: 0.0,
             family: Family::Llama(llama),
@@ -227,6 +231,10 @@ mod tests {
         let rope = "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 20000.0},";
         assert_eq!(with("\"rope_theta\": 500000.0,", rope), Llama { rope_theta: 20_000.0, ..expected });
         assert_eq!(with("\"rope_theta\": 500000.0, ", ""), Llama { rope_theta: 10_000.0, ..expected });
+        let both = "\"rope_scaling\": {\"type\": \"default\", \"rope_type\": \"default\"},";
+        assert_eq!(with("\"rope_scaling\": null,", both), expected);
+        let far = LLAMA.replace("\"max_position_embeddings\": 64", "\"max_position_embeddings\": 131072");
+        assert_eq!(llama_of(&far).0.context, CONTEXT_MAX, "places are no parameters");
         assert_eq!(with("\"llama\"", "\"mistral\""), expected);
         assert_eq!(
             with("\"llama\"", "\"qwen2\", \"sliding_window\": 8"),

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_built_is_refused_in_words() {
+    fn pictures_and_layers_that_do_not_fit_are_refused_in_words() {
         let digits = |section: &str, setting: &str| {
             let data = if section == "data" { setting } else { "" };
             let model = if section == "model" { setting } else { "kind = \"cnn\"" };
@@ -209,6 +209,10 @@ mod tests {
             let error = digits(section, setting);
             assert!(error.contains(words), "{setting}: {error}");
         }
+    }
+
+    #[test]
+    fn transformers_that_do_not_fit_are_refused_in_words() {
         for (setting, words) in [
             (
                 "context = 99",

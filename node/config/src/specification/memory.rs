@@ -5,8 +5,8 @@
 //!
 //! ```text
 //! while loading     data file, unpacked file, table (8 bytes per number), samples (4 bytes per number)
-//! pictures of bytes and texts that are too large to be shipped stay on disk: only their labels are in memory
-//! while training    data file if it can be shipped, samples, and vectors of 4 bytes per parameter:
+//! large files of pictures of bytes or of text stay on disk: only their labels are in memory
+//! while training    data file unless it is large, samples, and vectors of 4 bytes per parameter:
 //!                   values, gradients, one more copy, and what lossy codecs keep; a share of the optimizer's moments on top;
 //!                   with a deep network, the intermediate values and the gradients of the pieces that are computed at once
 //! ```

@@ -13,7 +13,7 @@ use peergrad_models::data::limits::{FEATURES_MAX, UNPACKED_BYTES_MAX};
 use peergrad_models::data::standardize::Standardization;
 use peergrad_models::optimizer::{Optimizer, Schedule};
 use peergrad_models::schedule::{Decay, scaled};
-use peergrad_protocol::limits::CHECKPOINTS_MAX;
+use peergrad_protocol::limits::{CHECKPOINTS_MAX, KEPT_DATA_BYTES_MAX};
 
 use super::algorithm::{Aggregation, Algorithm};
 use super::deep::convolutional::{self, PictureForm, resolve_convolutional};
@@ -62,6 +62,7 @@ pub fn resolve_with_notices(
     data: impl Into<DataBytes>,
 ) -> Result<(Specification, Vec<String>), SpecificationError> {
     let packed = &data.into();
+    check_name_of_gzipped(data_name, packed)?;
     if !run.settings.is_empty() {
         return Err(SpecificationError::Setting {
             key: "settings",
@@ -102,6 +103,18 @@ pub fn resolve_with_notices(
     }
     specification.to_bytes()?;
     Ok((specification, notices))
+}
+
+/// Checks that a large gzipped file says so by its name: peers go by it when they have to know whether a file stays on disk.
+fn check_name_of_gzipped(name: &str, packed: &DataBytes) -> Result<(), SpecificationError> {
+    const GZIP_MARK: [u8; 2] = [0x1f, 0x8b];
+    let is_gzipped = matches!(packed, DataBytes::Memory(bytes) if bytes.starts_with(&GZIP_MARK));
+    let is_large = packed.byte_count() > KEPT_DATA_BYTES_MAX;
+    let named = Condition {
+        holds: !is_gzipped || !is_large || name.ends_with(".gz"),
+        allowed: "a name that ends in .gz, because the file is gzipped and large",
+    };
+    named.check("data.file", Some(name))
 }
 
 /// Resolves a transformer, and the text that it reads.

@@ -44,7 +44,9 @@ impl Fetching {
     /// A file of which the disk has the first `stored` bytes from an earlier try.
     pub(super) fn new(reference: DataReference, stored: u64) -> Self {
         let is_small = reference.byte_count <= KEPT_DATA_BYTES_MAX;
-        let stored = if is_small || stored > reference.byte_count { 0 } else { stored };
+        // Pieces begin where a member cuts the file. What is left of one is fetched again.
+        let stored = if is_small || stored >= reference.byte_count { 0 } else { stored };
+        let stored = stored - stored % DATA_PIECE_BYTES_MAX as u64;
         let kept = if is_small { Kept::Memory(Vec::new()) } else { Kept::Disk { received: stored, stored } };
         Self { reference, kept, requested: stored, is_resumed: stored > 0 }
     }
@@ -119,8 +121,10 @@ impl Fetching {
         if piece.offset != before {
             return Ok(Fetched::Part);
         }
-        let (end, total) = (before + payload.byte_count() as u64, self.reference.byte_count);
-        if end > self.requested || payload.byte_count() == 0 {
+        let total = self.reference.byte_count;
+        let expected = (total - before).min(DATA_PIECE_BYTES_MAX as u64);
+        let end = before + expected;
+        if end > self.requested || payload.byte_count() as u64 != expected || expected == 0 {
             return Err(Reject::Data);
         }
         match &mut self.kept {
@@ -142,7 +146,7 @@ impl Fetching {
             }
             Kept::Disk { received, .. } => {
                 *received = end;
-                if tenths(end, total) != tenths(before, total) {
+                if hundredths(end, total) != hundredths(before, total) {
                     out.push(Output::Event(Event::FetchingData { received: end, total }));
                 }
                 let (reference, piece) = (self.reference.clone(), payload.bytes().into());
@@ -162,7 +166,7 @@ impl Fetching {
     }
 }
 
-/// How many tenths of a file are here.
-fn tenths(received: u64, total: u64) -> u64 {
-    (u128::from(received) * 10 / u128::from(total.max(1))) as u64
+/// How many hundredths of a file are here.
+fn hundredths(received: u64, total: u64) -> u64 {
+    (u128::from(received) * 100 / u128::from(total.max(1))) as u64
 }

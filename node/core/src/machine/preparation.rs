@@ -198,8 +198,9 @@ impl Preparation {
     }
 
     fn load(&mut self, data: DataBytes) -> LoadRequest {
-        let is_sent = self.reference.as_ref().is_some_and(is_sent);
-        self.stage = Stage::Loading(Some(data.clone()).filter(|_| is_sent));
+        // What is on disk takes no memory.
+        let is_kept = matches!(data, DataBytes::Disk(_)) || data.byte_count() <= KEPT_DATA_BYTES_MAX;
+        self.stage = Stage::Loading(Some(data.clone()).filter(|_| is_kept));
         LoadRequest { specification: Arc::clone(&self.specification), data: Some(data) }
     }
 
@@ -258,6 +259,9 @@ fn is_sent(reference: &DataReference) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use peergrad_models::data::bytes::{DiskFile, ReadAt};
     use peergrad_protocol::message::{JoinMessage, Message};
 
     use super::*;
@@ -288,24 +292,34 @@ mod tests {
         preparation
     }
 
+    /// A disk with a file of this length, all zeros behind its first bytes.
+    #[derive(Debug)]
+    struct Zeros;
+
+    impl ReadAt for Zeros {
+        fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            out.fill(0);
+            if offset == 0 {
+                out[..DATA.len()].copy_from_slice(DATA);
+            }
+            Ok(())
+        }
+    }
+
     #[test]
-    fn a_file_is_kept_only_if_others_may_ask_for_it() {
+    fn others_get_what_is_small_or_on_disk() {
         let large = KEPT_DATA_BYTES_MAX + 1;
-        for (name, byte_count, is_kept) in
-            [("data", KEPT_DATA_BYTES_MAX, true), ("data.gz", large, false), ("data", large, true)]
-        {
-            let data: Arc<[u8]> = Arc::from(DATA);
-            let mut preparation = locating(name, byte_count);
-            let found = FoundData::Whole(Arc::clone(&data).into());
-            let found = preparation.data_found(found, Donor::Nobody, &mut Vec::new());
-            let Ok(Some(load_request)) = found else { panic!("the file is there") };
-            drop(load_request);
-            assert_eq!(Arc::strong_count(&data), 1 + usize::from(is_kept));
-            let want = WantData { digest: ContentDigest::of(DATA), offset: 1 };
-            let piece = preparation.data_piece(want, &Pool::new(1));
-            assert_eq!(piece.map(|(_, bytes)| bytes.bytes().to_vec()), is_kept.then(|| b"ata".to_vec()));
-            let behind = WantData { offset: 4, ..want };
-            assert!(preparation.data_piece(behind, &Pool::new(1)).is_none());
+        let digest = ContentDigest::of(DATA);
+        let memory = DataBytes::from(DATA);
+        let disk = DataBytes::Disk(DiskFile { reader: Arc::new(Zeros), byte_count: large, digest });
+        for (byte_count, data, at_the_end) in [(DATA.len() as u64, memory, &b"a"[..]), (large, disk, b"\0")] {
+            let mut preparation = locating("data", byte_count);
+            let found = preparation.data_found(FoundData::Whole(data), Donor::Nobody, &mut Vec::new());
+            assert!(found.is_ok_and(|request| request.is_some()), "the file is there");
+            let piece = |offset| preparation.data_piece(WantData { digest, offset }, &Pool::new(1));
+            assert_eq!(piece(0).unwrap().1.bytes()[..4], *DATA);
+            assert_eq!(piece(byte_count - 1).unwrap().1.bytes(), at_the_end);
+            assert!(piece(byte_count).is_none());
         }
     }
 
@@ -334,8 +348,8 @@ mod tests {
         let total = KEPT_DATA_BYTES_MAX + piece;
         let mut preparation = locating("data", total);
         let mut out = vec![];
-        // An earlier try has left all but three pieces.
-        let left = FoundData::Part { byte_count: total - 3 * piece };
+        // An earlier try has left all but three pieces, and a half of the next one.
+        let left = FoundData::Part { byte_count: total - 3 * piece + piece / 2 };
         let sponsor = Donor::Sponsor(DONOR);
         assert!(preparation.data_found(left, sponsor, &mut out).unwrap().is_none());
         let offsets = [3, 2, 1].map(|pieces| total - pieces * piece);
@@ -371,6 +385,6 @@ mod tests {
         preparation.restart_fetching(DONOR, &mut out);
         assert_eq!(asked(&mut out).0.first(), Some(&0));
         let full = preparation.data_stored(Err("no space".to_owned()), Donor::Sponsor(DONOR), &mut out);
-        assert!(full.unwrap_err().to_string().contains("(no space): make room there"));
+        assert!(full.unwrap_err().to_string().contains("(no space): mend that, or start with --dir"));
     }
 }

@@ -49,7 +49,11 @@ fn joining_text(event: &Event, me: &PeerId) -> Option<String> {
         Event::FetchingData { received, total } if received == total => {
             format!("received the data file from the swarm: {}", bytes(*total))
         }
-        Event::FetchingData { received, total } if *total > KEPT_DATA_BYTES_MAX => {
+        // Once at the beginning, and then at each tenth.
+        Event::FetchingData { received, total }
+            if *total > KEPT_DATA_BYTES_MAX
+                && matches!(received / (total / 100), 1 | 10 | 20 | 30 | 40 | 50 | 60 | 70 | 80 | 90) =>
+        {
             format!("receiving the data file from the swarm: {} of {}", bytes(*received), bytes(*total))
         }
         Event::Prepared { size, has_checkpoints, .. } => format!(
