@@ -4,6 +4,7 @@
     python bench/wan.py [--hosts 2,4] [--round-trips 20,100] [--rate 200] [--loss 0] [--size 14] [--rounds 1]
                         [--lines equal | slow | home] [--topology auto] [--congestion cubic] [--foreign]
     python bench/wan.py --compare [long,ring,slow,lossy] [--rounds 1]
+    python bench/wan.py --overlap book.txt [--hosts 2,4] [--round-trips 20] [--rounds 3]
 
 `wan/wan.c` gives each host a network namespace and a line with a delay, a rate and losses, so that real programs meet real TCP on one
 machine. It needs root or user namespaces, and a C compiler. Bare TCP (one connection from each host to the next, all at once), Gloo (if
@@ -16,6 +17,11 @@ the slowest line carries. `--congestion` sets what the system uses for TCP in ea
 first host to the second one sends beside peergrad, and what it carries is printed.
 
 `--compare` runs peergrad and the simulator over four kinds of lines, and prints the times of their steps.
+
+`--overlap` trains a GPT of 3.3 million parameters on a text, with 8 windows of 128 bytes for each host in a step. Peers sum the gradients of
+its last layers while they compute those of the first ones. A dense network of as many parameters, which has its whole gradient at once, shows
+how long the all-reduce takes by itself. What a step of the GPT takes beside its gradient is less: the rest was hidden. It needs
+`cargo build --release --features deep`.
 """
 import argparse
 import json
@@ -52,6 +58,11 @@ COMPARED = {
     "slow": {"hosts": 2, "round_trip": 50, "lines": "slow", "size": 5},
     "lossy": {"hosts": 2, "round_trip": 100, "loss": 0.1, "congestion": "cubic", "size": 5, "steps": 140, "seconds": 540},
 }
+
+
+# Layers, width, heads and context of the GPT, its parameters, and the widths of a dense network of about as many.
+GPT = (4, 256, 4, 128)
+GPT_ELEMENTS, GPT_WIDTHS, GPT_BATCH = 3_257_856, [784, 1800, 1010, 10], 8
 
 
 def elements(widths):
@@ -169,7 +180,7 @@ def host_peergrad(folder, size):
     medians = {key: statistics.median(differences([step[key] for step in peer.steps])) for key in ("wall_seconds", "computing_seconds")}
     communicating = differences([step["wall_seconds"] - step["computing_seconds"] for step in peer.steps])
     found = {"rate": rate(size, statistics.median(communicating)), "connections": statistics.fmean(connections or [1])}
-    return found | medians | beside
+    return found | medians | {"communicating_seconds": statistics.median(communicating)} | beside
 
 
 def differences(sums):
@@ -177,8 +188,19 @@ def differences(sums):
     return [later - earlier for earlier, later in zip(sums, sums[1:])][FIRST_STEPS:]
 
 
-def prepare(folder, size, topology, steps):
-    widths = WIDTHS[size]
+def prepare_text(folder, text, topology, steps, hosts):
+    layers, width, heads, context = GPT
+    # A tenth of the windows is held out.
+    (folder / "book.txt").write_bytes(text.read_bytes()[: steps * hosts * GPT_BATCH * context * 10 // 9 + context])
+    (folder / "secret").write_text("5a" * 32)
+    (folder / "run.toml").write_text(
+        f'epochs = 1\nbatch = {GPT_BATCH * hosts}\n[data]\nfile = "book.txt"\nheld_out = 0.1\n[model]\nkind = "gpt"\nlayers = {layers}\n'
+        f'width = {width}\nheads = {heads}\ncontext = {context}\n[optimizer]\nrule = "adamw"\nrate = 0.001\n'
+        f'[shards]\nreplicas = 1\n[sync]\nkind = "sync"\ntopology = "{topology}"\n'
+    )
+
+
+def prepare(folder, widths, topology, steps):
     # A fifth of the rows is held out.
     noise(folder / "noise.csv", widths[0], widths[-1], steps * BATCH * 5 // 4)
     (folder / "secret").write_text("5a" * 32)
@@ -198,10 +220,13 @@ def measure(program, hosts, round_trip, options):
     """What the slowest host found, and the rate of the foreign connection if there is one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        prepare(folder, options.size, options.topology, options.steps)
+        if program == "gpt":
+            prepare_text(folder, options.overlap, options.topology, options.steps, hosts)
+        else:
+            prepare(folder, GPT_WIDTHS if options.overlap else WIDTHS[options.size], options.topology, options.steps)
         (folder / "rates").write_text("".join(f"{up} {down}\n" for up, down in lines(options, hosts)))
         line = ["-n", hosts, "-d", round_trip / 2, "-R", folder / "rates", "-l", options.loss, "-t", options.seconds]
-        command = [WAN, *line, "--", sys.executable, HERE, "--as-host", program, "--folder", folder, "--size", options.size]
+        command = [WAN, *line, "--", sys.executable, HERE, "--as-host", program.replace("gpt", "peergrad"), "--folder", folder, "--size", options.size]
         environment = os.environ | {"CONGESTION": options.congestion, "WAN_STEPS": str(options.steps)} | ({"FOREIGN": "1"} if options.foreign else {})
         result = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         if result.returncode:
@@ -255,6 +280,23 @@ def compare(options):
         print(f"| {name} | {found['connections']:.1f} | {tcp:.0f} | {wall:.3f} | {step:.3f} | {step / wall:.2f} |", flush=True)
 
 
+def overlap(options):
+    """How much of the all-reduce a gradient hides that is known from the last layer on."""
+    print(f"lines of {options.rate:g} Mbit/s, a GPT of {GPT_ELEMENTS:,} parameters; seconds")
+    print("| hosts | round trip, ms | all-reduce alone | gradient | step | step without gradient | hidden |\n|---|---|---|---|---|---|---|")
+    for hosts in options.hosts:
+        for round_trip in options.round_trips:
+            alone, steps = [], []
+            for _ in range(options.rounds):
+                found = measure("peergrad", hosts, round_trip, options)
+                alone.append(found["communicating_seconds"] * GPT_ELEMENTS / elements(GPT_WIDTHS))
+                steps.append(measure("gpt", hosts, round_trip, options))
+            median = lambda key: statistics.median(step[key] for step in steps)
+            rest, alone = median("communicating_seconds"), statistics.median(alone)
+            row = [f"{seconds:.3f}" for seconds in (alone, median("computing_seconds"), median("wall_seconds"), rest)]
+            print(f"| {hosts} | {round_trip} |", " | ".join(row), f"| {1 - rest / alone:.2f} |", flush=True)
+
+
 def tabulate(options):
     columns = {"bare TCP": "tcp", "peergrad": "peergrad"}
     try:
@@ -299,6 +341,7 @@ if __name__ == "__main__":
     parser.add_argument("--topology", choices=["auto", "ring", "direct"], default="auto")
     parser.add_argument("--foreign", action="store_true")
     parser.add_argument("--compare", nargs="?", const=list(COMPARED), type=lambda text: text.split(","), metavar="NAMES", help="default: all")
+    parser.add_argument("--overlap", type=Path, metavar="TEXT", help="a text of a megabyte or so")
     parser.add_argument("--seconds", type=int, default=300, help="the longest time of one measurement")
     parser.add_argument("--as-host", choices=["tcp", "gloo", "peergrad"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -311,4 +354,4 @@ if __name__ == "__main__":
         sys.stdout.write(f"{json.dumps(result)}\n")
     else:
         subprocess.run(["cc", "-O2", "-o", WAN, HERE.parent / "wan" / "wan.c"], check=True)
-        (compare if arguments.compare else tabulate)(arguments)
+        (compare if arguments.compare else overlap if arguments.overlap else tabulate)(arguments)

@@ -16,6 +16,9 @@
 //!
 //! If a member leaves, the round cannot end: [`Round::interrupt`] returns its vectors.
 //!
+//! A round may begin when only the first elements of the contribution are known: [`Round::extend`] adds more of them. Until then, segments
+//! of the others cannot be sent, and [cannot be taken in](Round::can_receive).
+//!
 //! # Memory
 //! The contribution, the result, and the received segments that wait for credit: at most a window per link. A segment that starts
 //! here is copied out of the vector only when there is credit for it.
@@ -34,11 +37,13 @@ use crate::payload::decoded;
 use crate::plan::{Plan, Topology};
 use crate::reduce_scatter::{Arrival, ReduceScatter};
 
+mod addend;
 mod interrupted;
 mod own_shard;
 mod relays;
 mod sending;
 
+pub use addend::Addend;
 pub use interrupted::InterruptedRound;
 use relays::Relays;
 
@@ -87,6 +92,8 @@ pub struct Round {
     plan: Arc<Plan>,
     contribution: Option<Buffer>,
     contribution_stats: SampleStats,
+    /// How many elements of the contribution are known; they are the first ones.
+    known: usize,
     result: ResultVector,
     /// The summed stats of the own shard, and of the shard whose stats all members report.
     own_stats: SampleStats,
@@ -110,42 +117,40 @@ enum ResultVector {
 }
 
 impl Round {
-    /// Begins a round with this member's `contribution`, a flat vector with the samples and loss in `stats`. Both are ignored if the member
-    /// is not a contributor of the plan. `room` is as for [`Round::receive`].
+    /// Begins a round with this member's contribution, which is ignored if the member is not a contributor of the plan. `room` is as for
+    /// [`Round::receive`].
     ///
     /// # Panics
     /// If the contribution has another length than the plan's vector, or if a ring would encode sums again at each hop with a lossy codec.
-    pub fn new(
-        plan: Arc<Plan>,
-        contribution: Buffer,
-        stats: SampleStats,
-        room: impl FnOnce() -> Buffer,
-    ) -> Self {
-        let len = if plan.contributes(plan.rank) { plan.layout.len() } else { 0 };
-        assert_eq!(contribution.len(), len, "a contribution to every element, or none");
+    pub fn new(plan: Arc<Plan>, addend: Addend, room: impl FnOnce() -> Buffer) -> Self {
+        let Addend { vector, stats, known } = addend;
+        assert_eq!(vector.len(), addend::len(&plan), "a contribution to every element, or none");
         let is_encoded_once = plan.topology == Topology::Direct || plan.codecs.reduce.is_exact();
         assert!(is_encoded_once, "a ring would round sums at each hop");
         let mut round = Self {
             reduce: ReduceScatter::new(&plan),
             gather: AllGather::new(&plan),
             plan,
-            contribution: Some(contribution),
+            contribution: Some(vector),
             contribution_stats: stats,
+            known,
             result: ResultVector::Unseen,
             own_stats: stats,
             reported_stats: stats,
             quantized: 0,
             relays: Relays::default(),
         };
-        let is_alone = round.plan.contribution_count(round.plan.rank) == 0;
-        if is_alone && (round.plan.rank_count() == 1 || !round.plan.own().is_empty()) {
-            round.sum_alone(room());
-        }
+        round.sum_if_alone(room);
         round
     }
 
-    /// With a single contributor, its contribution is the sum.
-    fn sum_alone(&mut self, mut room: Buffer) {
+    /// With a single contributor, its contribution is the sum, once all of it is known.
+    fn sum_if_alone(&mut self, room: impl FnOnce() -> Buffer) {
+        let is_alone = self.plan.contribution_count(self.plan.rank) == 0;
+        if !is_alone || !self.is_known() || (self.plan.rank_count() > 1 && self.plan.own().is_empty()) {
+            return;
+        }
+        let mut room = room();
         room.copy_from_slice(self.contribution.as_ref().expect("kept until complete"));
         self.result = ResultVector::Filling(room);
         for _ in self.plan.own().segments() {
@@ -159,7 +164,7 @@ impl Round {
     /// decoded into buffers from `segments`.
     ///
     /// # Errors
-    /// The plan does not expect the segment. The round is unchanged, and the payload was dropped.
+    /// The plan does not expect the segment, or not [yet](Round::can_receive). The round is unchanged, and the payload was dropped.
     pub fn receive(
         &mut self,
         from: usize,
@@ -185,7 +190,7 @@ impl Round {
             // Beside the round, by a machine of its own.
             Phase::Mirror => false,
         };
-        if self.contribution.is_none() || !expects(self) {
+        if self.contribution.is_none() || !self.can_receive(phase, owner, index) || !expects(self) {
             return Err(UnexpectedSegment);
         }
         match phase {

@@ -172,7 +172,7 @@ fn assert_allocations(sync: &str, written: &str, replicas: u64, vector_count: us
                     queue.push_back((index_of(to), Input::Credit { peer: peer(index), segments }));
                 }
                 Output::Compute(job) => {
-                    queue.push_back((index, Input::Computed { job: job.id, result: Ok((job.work)()) }));
+                    queue.push_back((index, Input::Computed { job: job.id, result: job.run(drop) }));
                 }
                 Output::Persist { id, .. } => {
                     queue.push_back((index, Input::Persisted(id)));

@@ -173,8 +173,9 @@ impl Swarm {
                     self.give(index_of(to), Input::Credit { peer: peer(index), segments });
                 }
                 Output::Compute(job) => {
-                    let (job, result) = (job.id, Ok((job.work)()));
-                    self.give(index, Input::Computed { job, result });
+                    let id = job.id;
+                    let result = job.run(|part| self.give(index, Input::ComputedPart { job: id, part }));
+                    self.give(index, Input::Computed { job: id, result });
                 }
                 Output::Persist { id, .. } => self.give(index, Input::Persisted(id)),
                 Output::Event(Event::ViewInstalled { view, digest, .. }) => {

@@ -12,11 +12,13 @@ use peergrad_protocol::id::ContentDigest;
 
 mod altered;
 mod characters;
+mod in_parts;
 mod integers;
 mod squares;
 
 pub use altered::{AlteredTask, Gradient};
 pub use characters::Characters;
+pub use in_parts::InParts;
 pub use integers::Integers;
 pub use squares::Squares;
 

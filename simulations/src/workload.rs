@@ -22,7 +22,7 @@ use peergrad_models::task::Task;
 use peergrad_models::task::clicks::SyntheticClicks;
 use peergrad_models::task::logistic::Logistic;
 
-use crate::task::{Characters, Integers, Squares};
+use crate::task::{Characters, InParts, Integers, Squares};
 
 /// Most nonzero features of a generated sample.
 const CLICKS_ENTRIES: usize = 40;
@@ -155,6 +155,13 @@ impl Workload {
         let loader = CustomLoader::new(name, task, program);
         let loaded = loader.load(&specification, None).expect("it was just resolved");
         Ok(Self { specification, data: None, loaded, integers: None, reference: None })
+    }
+
+    /// The same, where each member hands out its gradient in parts.
+    #[must_use]
+    pub fn in_parts(mut self) -> Self {
+        self.loaded.task = Arc::new(InParts(self.loaded.task));
+        self
     }
 
     /// Whether the oracles know the algorithm: synchronous data parallelism with sums of contributions.

@@ -17,13 +17,13 @@
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
 
-use super::{ResultVector, Round};
+use super::{Addend, ResultVector, Round};
 
 /// The vectors inside a round.
 #[derive(Debug)]
 pub struct InterruptedRound {
-    /// This member's contribution, with its samples and loss; `None` if it gave none, or if the round was completed.
-    pub contribution: Option<(Buffer, SampleStats)>,
+    /// This member's contribution, as far as it is known; `None` if it gave none, or if the round was completed.
+    pub contribution: Option<Addend>,
     /// The vector of results; `None` if there was no result yet, or if the vector is complete and therefore shared.
     pub result: Option<Buffer>,
 }
@@ -47,12 +47,12 @@ impl Round {
     /// Ends the round early and returns its vectors. Received segments that wait inside are dropped, and their credit is not returned.
     #[must_use]
     pub fn interrupt(self) -> InterruptedRound {
-        let stats = self.contribution_stats;
+        let (stats, known) = (self.contribution_stats, self.known);
         InterruptedRound {
             contribution: self
                 .contribution
                 .filter(|_| self.plan.contributes(self.plan.rank))
-                .map(|vector| (vector, stats)),
+                .map(|vector| Addend { vector, stats, known }),
             result: match self.result {
                 ResultVector::Filling(vector) => Some(vector),
                 ResultVector::Unseen | ResultVector::Complete(_) => None,

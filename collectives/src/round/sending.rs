@@ -38,10 +38,10 @@ impl Round {
         for position in 0..self.plan.destination_count() {
             let destination = self.plan.destination(position);
             let to = self.plan.link(destination);
-            while self.reduce.next_start(&self.plan, destination).is_some() && take_credit(links, to) {
+            while self.next_start(destination).is_some() && take_credit(links, to) {
                 self.start_reduce(destination, segments, residual.as_deref_mut(), out);
             }
-            if self.reduce.next_start(&self.plan, destination).is_some() {
+            if self.next_start(destination).is_some() {
                 continue;
             }
             while self.gather.next_start(destination).is_some() && take_credit(links, to) {
@@ -63,7 +63,7 @@ impl Round {
         for phase in [Phase::Reduce, Phase::Gather] {
             while links.has_plenty(next) {
                 match phase {
-                    Phase::Reduce if self.reduce.next_start(&self.plan, destination).is_some() => {
+                    Phase::Reduce if self.next_start(destination).is_some() => {
                         self.start_reduce(destination, segments, residual.as_deref_mut(), out);
                     }
                     Phase::Gather if self.gather.next_start(destination).is_some() => {
@@ -82,6 +82,12 @@ impl Round {
         }
     }
 
+    /// The next segment (owner, index) that begins here and goes to `destination`; `None` if all were sent, or if it is not known yet.
+    fn next_start(&self, destination: usize) -> Option<(usize, usize)> {
+        let next = self.reduce.next_start(&self.plan, destination);
+        next.filter(|&(owner, index)| self.knows(&self.plan.layout.shard(owner).segments()[index]))
+    }
+
     /// Sends the next segment of the contribution to `destination`, for which credit was taken.
     fn start_reduce(
         &mut self,
@@ -90,7 +96,7 @@ impl Round {
         residual: Option<&mut Residual>,
         out: &mut Vec<Action>,
     ) {
-        let (owner, index) = self.reduce.next_start(&self.plan, destination).expect("the caller has looked");
+        let (owner, index) = self.next_start(destination).expect("the caller has looked");
         self.reduce.start(owner);
         let contribution = self.contribution.as_ref().expect("kept until every start has left");
         let segment = &self.plan.layout.shard(owner).segments()[index];

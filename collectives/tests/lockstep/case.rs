@@ -32,6 +32,8 @@ pub(crate) struct Case {
     pub(crate) absent: usize,
     /// Whether sums are gathered, so that every member does with all sums what otherwise their owners do.
     pub(crate) gathers_sums: bool,
+    /// Whether a member begins a round when it knows a part of its contribution, and learns the rest in parts.
+    pub(crate) in_parts: bool,
     pub(crate) round_count: usize,
     pub(crate) adversary: Adversary,
     pub(crate) rule: Rule,
@@ -49,6 +51,7 @@ pub(crate) const PLAIN: Case = Case {
     replicas: 1,
     absent: 0,
     gathers_sums: false,
+    in_parts: false,
     round_count: 1,
     adversary: Adversary::Random,
     rule: Rule::Bubble,

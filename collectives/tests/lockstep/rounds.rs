@@ -6,7 +6,7 @@ use std::sync::Arc;
 use peergrad_collectives::codec::{Codec, Codecs, TopK, Values};
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::{Plan, ShardLayout, Topology};
-use peergrad_collectives::round::{Round, SegmentLabel};
+use peergrad_collectives::round::{Addend, Round, SegmentLabel};
 use peergrad_protocol::message::{Phase, SampleStats};
 use peergrad_protocol::{Buffer, Pool};
 
@@ -41,6 +41,24 @@ fn rounds_that_follow_each_other_do_not_mix() {
                 {
                     let case = Case { rank_count, topology, credit, round_count: 6, adversary, ..PLAIN };
                     case.check(seed(&[rank_count as u64, u64::from(credit)]));
+                }
+            }
+        }
+    }
+}
+
+/// The ends of some contributions are known only when others have summed up the beginnings.
+#[test]
+fn contributions_may_come_in_parts() {
+    for rank_count in RANKS {
+        for len in [1, 7, 1000] {
+            for topology in TOPOLOGIES {
+                for credit in [1, 2, 4, 12] {
+                    for adversary in [Adversary::Random, Adversary::Eager, Adversary::Starve(0)] {
+                        let case = Case { rank_count, len, topology, credit, adversary, ..PLAIN };
+                        let case = Case { in_parts: true, round_count: 3, replicas: 2, ..case };
+                        case.check(seed(&[rank_count as u64, len as u64, u64::from(credit)]));
+                    }
                 }
             }
         }
@@ -162,7 +180,7 @@ fn malformed_segments_are_rejected_and_change_nothing() {
     let plan = Arc::new(Plan { layout, topology, combine, codecs, rank: 0, group, contributors });
     let stats = SampleStats { samples: 1, loss: 0.5 };
     let room = || Buffer::from_values(&[0.0; 8]);
-    let mut round = Round::new(plan, Buffer::from_values(&[1.0; 8]), stats, room);
+    let mut round = Round::new(plan, Addend::whole(Buffer::from_values(&[1.0; 8]), stats), room);
     let label = SegmentLabel { phase: Phase::Reduce, owner: 0, index: 0, stats };
     let mut encoded = vec![0; Codec::Int8.encoded_len(4)];
     Codec::Int8.encode(&[127.0; 4], &mut encoded);
@@ -188,7 +206,7 @@ fn a_member_says_what_it_waits_for() {
     let begin = |topology, rank| {
         let (layout, codecs, combine) = (Arc::clone(&layout), Codecs::default(), Combine::Sum);
         let plan = Plan { layout, topology, combine, codecs, rank, group: None, contributors: None };
-        Round::new(Arc::new(plan), Buffer::from_values(&[1.0; 9]), stats, room)
+        Round::new(Arc::new(plan), Addend::whole(Buffer::from_values(&[1.0; 9]), stats), room)
     };
     let mut round = begin(Topology::Direct, 0);
     let (segments, mut actions) = (Pool::new(4), Vec::new());

@@ -8,7 +8,7 @@ use peergrad_collectives::combine::Combine;
 use peergrad_collectives::credit::LinkCredits;
 use peergrad_collectives::mirror::{Mirror, MirrorPlan, parts};
 use peergrad_collectives::plan::{Plan, ShardLayout};
-use peergrad_collectives::round::{Action, Round, SegmentLabel};
+use peergrad_collectives::round::{Action, Addend, Round, SegmentLabel};
 use peergrad_protocol::message::{Phase, SampleStats};
 use peergrad_protocol::{Buffer, Pool};
 use rand::SeedableRng;
@@ -36,7 +36,7 @@ pub(crate) struct Member {
     pub(crate) turns: VecDeque<Turn>,
     pub(crate) early: VecDeque<(usize, usize, SegmentLabel, Buffer)>,
     /// The contribution to the next round, kept from before the interruption; `None` if there was none.
-    pub(crate) kept: Option<(Buffer, SampleStats)>,
+    pub(crate) kept: Option<Addend>,
     pub(crate) begun: usize,
     pub(crate) completed: usize,
     /// By sender: segments received and not yet granted.
@@ -75,6 +75,8 @@ pub(crate) struct Swarm {
 #[derive(Clone, Copy)]
 enum Choice {
     Begin(usize),
+    /// A member learns more of its contribution.
+    Extend(usize),
     /// An owner does its update later than at once, a part of its shard at a time.
     Update(usize),
     Deliver {
@@ -156,6 +158,7 @@ impl Swarm {
     pub(crate) fn advance(&mut self) -> bool {
         match self.choose() {
             Some(Choice::Begin(rank)) => self.begin(rank),
+            Some(Choice::Extend(rank)) => self.extend(rank),
             Some(Choice::Update(rank)) => self.update(rank),
             Some(Choice::Deliver { from, to }) => self.deliver(from, to),
             None => return false,
@@ -177,15 +180,18 @@ impl Swarm {
             .collect();
         let can_update = |rank: &usize| self.members[*rank].turns.iter().any(Turn::can_update);
         choices.extend((0..count).filter(can_update).map(Choice::Update));
+        let can_extend = |rank: &usize| self.members[*rank].turns.iter().any(|turn| !turn.round.is_known());
+        choices.extend((0..count).filter(can_extend).map(Choice::Extend));
         match self.case.adversary {
             Adversary::Eager if !begins.is_empty() => choices = begins,
             _ => choices.extend(begins),
         }
         if let Adversary::Starve(victim) = self.case.adversary {
             let spares = |choice: &Choice| match *choice {
-                Choice::Begin(rank) | Choice::Update(rank) | Choice::Deliver { to: rank, .. } => {
-                    rank != victim
-                }
+                Choice::Begin(rank)
+                | Choice::Extend(rank)
+                | Choice::Update(rank)
+                | Choice::Deliver { to: rank, .. } => rank != victim,
             };
             if choices.iter().any(spares) {
                 choices.retain(spares);
@@ -199,24 +205,51 @@ impl Swarm {
         let member = &mut self.members[rank];
         let number = member.begun;
         member.begun += 1;
-        let (contribution, stats) = member.kept.take().unwrap_or_else(|| {
+        let addend = member.kept.take().unwrap_or_else(|| {
             if !member.plan.contributes(rank) {
-                return (member.vectors.take(0), SampleStats::default());
+                return Addend::whole(member.vectors.take(0), SampleStats::default());
             }
-            let mut contribution = member.vectors.take(len);
-            contribution.copy_from_slice(&self.case.contribution(person, number));
-            (contribution, Case::stats(person, number))
+            let known = if self.case.in_parts { below(&mut self.generator, len + 1) } else { len };
+            let mut vector = member.vectors.take(len);
+            vector[..known].copy_from_slice(&self.case.contribution(person, number)[..known]);
+            vector[known..].fill(f32::NAN);
+            Addend { vector, stats: Case::stats(person, number), known }
         });
         let topology = self.case.topology_of(number);
         let plan = Arc::new(Plan { topology, ..Plan::clone(&member.plan) });
-        let round = Round::new(plan, contribution, stats, || member.vectors.take(len));
+        let round = Round::new(plan, addend, || member.vectors.take(len));
         let mirror =
             Mirror::new(Arc::clone(&self.mirror_plan), rank, Codec::F32, std::mem::take(&mut member.room));
         member.turns.push_back(Turn { number, round, mirror, replicated: vec![0.0; len], updated: 0 });
         assert!(member.turns.len() <= 2, "a round ends before the next but one begins");
-        for (round, from, label, payload) in std::mem::take(&mut member.early) {
+        self.take_in_early(rank);
+        self.drive(rank);
+    }
+
+    fn take_in_early(&mut self, rank: usize) {
+        for (round, from, label, payload) in std::mem::take(&mut self.members[rank].early) {
             self.take_in(rank, from, round, label, payload);
         }
+    }
+
+    /// The next elements of a contribution are known, or all that are left.
+    fn extend(&mut self, rank: usize) {
+        let (person, len) = (self.persons[rank], self.case.len);
+        let member = &mut self.members[rank];
+        let turn = member.turns.iter_mut().find(|turn| !turn.round.is_known());
+        let turn = turn.expect("chosen because there is one");
+        let contribution = self.case.contribution(person, turn.number);
+        let known = turn.round.known();
+        let next = known + below(&mut self.generator, len - known + 1);
+        let vectors = &member.vectors;
+        if next < len {
+            turn.round.extend(&contribution[known..next], || vectors.take(len));
+        } else {
+            let mut vector = vectors.take(len);
+            vector.copy_from_slice(&contribution);
+            turn.round.make_known(vector, || vectors.take(len));
+        }
+        self.take_in_early(rank);
         self.drive(rank);
     }
 
@@ -256,6 +289,10 @@ impl Swarm {
             member.early.push_back((number, from, label, payload));
             return;
         };
+        if !turn.round.can_receive(label.phase, label.owner, label.index) {
+            member.early.push_back((number, from, label, payload));
+            return;
+        }
         let mut out = Vec::new();
         if label.phase == Phase::Mirror {
             turn.copy_in(from, label, &payload);

@@ -99,6 +99,13 @@ pub enum Input {
         /// The number of segments.
         segments: u32,
     },
+    /// A part of what a job computes is there, and the job continues: see [`Work::in_parts`].
+    ComputedPart {
+        /// The job's id.
+        job: JobId,
+        /// The part.
+        part: JobOutput,
+    },
     /// A job has finished, or its code panicked.
     Computed {
         /// The job's id.
@@ -181,7 +188,7 @@ pub enum Output {
     Dial(Contact),
     /// Close the link to this peer. No `LinkDown` follows, because the node knows.
     Disconnect(PeerId),
-    /// Run a job on a compute thread and return its result.
+    /// Run a job on a compute thread. Return its parts and its result, in this order.
     Compute(Job),
     /// Look on this machine for the data file that the specification names.
     FindData(DataReference),
@@ -251,17 +258,35 @@ pub struct Job {
     /// long as it likes.
     pub is_of_program: bool,
     /// The computation itself.
-    pub work: Box<dyn FnOnce() -> JobOutput + Send>,
+    pub work: Work,
+}
+
+/// What a job computes.
+pub struct Work(Box<dyn FnOnce(&mut dyn FnMut(JobOutput)) -> JobOutput + Send>);
+
+impl Work {
+    /// Something whose result comes at its end.
+    pub fn whole<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Self {
+        Self(Box::new(move |_| Box::new(work())))
+    }
+
+    /// Something that also hands out parts while it computes. A part may get lost: the result holds all of them.
+    pub(crate) fn in_parts<T: Send + 'static>(
+        work: impl FnOnce(&mut dyn FnMut(JobOutput)) -> T + Send + 'static,
+    ) -> Self {
+        Self(Box::new(move |part| Box::new(work(part))))
+    }
 }
 
 impl Job {
-    /// Runs the computation. A panic ends the job and not its thread. A job owns what it changes, so a panic leaves nothing half-changed
-    /// behind.
+    /// Runs the computation, and calls `part` with each of its parts. A panic ends the job and not its thread. A job owns what it changes,
+    /// so a panic leaves nothing half-changed behind.
     ///
     /// # Errors
     /// The job's code panicked.
-    pub fn run(self) -> Result<JobOutput, Panicked> {
-        catch_unwind(AssertUnwindSafe(self.work)).map_err(|payload| Panicked(panic_message(&*payload)))
+    pub fn run(self, mut part: impl FnMut(JobOutput)) -> Result<JobOutput, Panicked> {
+        let work = AssertUnwindSafe(|| (self.work.0)(&mut part));
+        catch_unwind(work).map_err(|payload| Panicked(panic_message(&*payload)))
     }
 }
 

@@ -32,7 +32,7 @@ use crate::membership::own_capacity::OwnCapacity;
 use crate::membership::recovery::RecoveringMember;
 use crate::node_report::{NodeReport, NodeState};
 use crate::peer_links::{PeerLinks, Route};
-use crate::program::command::ProgramCommand;
+use crate::program::command::{JobReply, ProgramCommand};
 use crate::program::executor::ProgramExecutor;
 
 mod context;
@@ -348,6 +348,12 @@ fn handle(role: &mut dyn Role, cx: &mut NodeContext<'_>, input: Input) -> Result
         Input::LineMeasured { peer, line } => cx.node.links.note_line(peer, line),
         Input::UplinkMeasured { bytes_per_second } => cx.node.links.note_uplink(bytes_per_second),
         Input::Credit { peer, segments } => role.on_credit(cx, peer, segments),
+        Input::ComputedPart { job, part } => {
+            if let Some(turn) = cx.node.jobs.turn_of_sums(job) {
+                let part = *part.downcast().expect("a part of a contribution");
+                role.on_contribution(cx, ProgramCommand::ContributePart { turn, part });
+            }
+        }
         Input::Computed { job, result } => computed(role, cx, job, result)?,
         Input::DataFound(data) => {
             cx.node.run.data_found(data, role.donor(), &mut cx.node.jobs, cx.out)?;
@@ -431,7 +437,14 @@ fn computed(
     let answer = result.map_err(|Panicked(message)| Failure::TaskPanicked(message))?;
     match purpose {
         Purpose::Program(job) => {
-            (job.reply)(answer);
+            match job.reply {
+                JobReply::Program(reply) => reply(answer),
+                JobReply::Sums { turn, reply } => {
+                    let contribution = *answer.downcast().expect("a contribution");
+                    let command = ProgramCommand::ReduceScatter { turn, contribution, among: None, reply };
+                    role.on_contribution(cx, command);
+                }
+            }
             role.on_program_idle(cx);
         }
         Purpose::Load => {

@@ -7,6 +7,7 @@ use burn_tensor::{Device, Int, Tensor, TensorData};
 use peergrad_models::deep::{Architecture, Backend, Inputs, Piece, Targets};
 
 use crate::convolutional;
+use crate::pass::Pass;
 use crate::training::Training;
 use crate::transformer;
 use crate::weights::Weights;
@@ -16,7 +17,7 @@ use crate::weights::Weights;
 pub struct Burn {
     pub(crate) plain: Device,
     /// The same device, whose tensors remember how they were computed.
-    recording: Device,
+    pub(crate) recording: Device,
     /// The GPU, if it is one.
     #[cfg(feature = "wgpu")]
     pub(crate) gpu: Option<&'static crate::gpu::Gpu>,
@@ -38,28 +39,6 @@ impl Burn {
         }
     }
 
-    /// The loss of a piece, and the gradient of each tensor of the weights that it has.
-    pub(crate) fn piece_gradient(
-        &self,
-        architecture: &Architecture,
-        weights: &Weights,
-        piece: Piece,
-    ) -> (Tensor<1>, Vec<Option<Tensor<1>>>) {
-        let Piece { inputs, targets, weight, seeds } = piece;
-        // Tensors of its own: burn would otherwise keep one record of what several threads compute.
-        let weights = weights.tracked();
-        let training = Training::new(&seeds);
-        let outputs = forward(architecture, &weights, &inputs, Some(&training), &self.recording);
-        let loss = summed_loss(outputs, &targets, &self.recording) * weight;
-        let mut gradients = loss.backward();
-        let mut found = weights.gradients(&mut gradients);
-        // A statistic counts once for each sample.
-        for (tensor, value) in training.into_statistics() {
-            found[tensor] = Some(value * seeds.len() as f32);
-        }
-        (loss.inner(), found)
-    }
-
     fn outputs_now(&self, architecture: &Architecture, parameters: &[f32], inputs: &Inputs) -> Vec<f32> {
         let weights = Weights::load(architecture, parameters, &self.plain);
         let outputs = forward(architecture, &weights, inputs, None, &self.plain);
@@ -75,6 +54,7 @@ impl Backend for Burn {
         count: usize,
         pieces: &(dyn Fn(usize) -> Piece + Sync),
         gradient: &mut [f32],
+        finished: &mut dyn FnMut(f64, &[f32]),
     ) -> f64 {
         gradient.fill(0.0);
         #[cfg(feature = "wgpu")]
@@ -82,10 +62,25 @@ impl Backend for Burn {
             return gpu.alone(|| self.gradient_in_turn(architecture, parameters, count, pieces, gradient));
         }
         let weights = Weights::load(architecture, parameters, &self.plain);
-        let sum = Sum { backend: self, architecture, weights: &weights, pieces };
+        let sum = Sum { burn: self, architecture, weights: &weights, pieces };
+        let (stages, lengths) = (architecture.stages(), weights.lengths().collect::<Vec<_>>());
         let at_once = Architecture::pieces_at_once(parameters.len());
-        let starts = (0..count).step_by(at_once);
-        starts.map(|start| sum.add(start..count.min(start + at_once), gradient)).sum()
+        let mut loss = 0.0;
+        for start in (0..count).step_by(at_once) {
+            let mut passes = sum.forward(start..count.min(start + at_once));
+            loss += loss_of(&passes);
+            let mut known = 0;
+            for stage in &stages {
+                let lengths = &lengths[stage.clone()];
+                let end = known + lengths.iter().sum::<usize>();
+                add_stage(&mut passes, stage, lengths, &mut gradient[known..end]);
+                known = end;
+                if start + at_once >= count {
+                    finished(loss, &gradient[..known]);
+                }
+            }
+        }
+        loss
     }
 
     fn outputs(&self, architecture: &Architecture, parameters: &[f32], inputs: &Inputs) -> Vec<f32> {
@@ -99,34 +94,44 @@ impl Backend for Burn {
 
 /// A sum over pieces.
 struct Sum<'a> {
-    backend: &'a Burn,
+    burn: &'a Burn,
     architecture: &'a Architecture,
     weights: &'a Weights,
     pieces: &'a (dyn Fn(usize) -> Piece + Sync),
 }
 
 impl Sum<'_> {
-    /// Adds the gradients of these pieces to `gradient`, and returns their loss. Pieces are computed on the threads of the pool and added in
-    /// an order that does not depend on these.
-    fn add(&self, pieces: Range<usize>, gradient: &mut [f32]) -> f64 {
-        if pieces.len() == 1 {
-            return self.add_piece(pieces.start, gradient);
+    /// The forward passes of these pieces, in order, computed on the threads of the pool.
+    fn forward(&self, pieces: Range<usize>) -> Vec<Pass> {
+        match pieces.len() {
+            0 => vec![],
+            1 => {
+                let piece = (self.pieces)(pieces.start);
+                vec![Pass::forward(self.burn, self.architecture, self.weights, piece)]
+            }
+            count => {
+                let middle = pieces.start + count / 2;
+                let (mut passes, second) = rayon_core::join(
+                    || self.forward(pieces.start..middle),
+                    || self.forward(middle..pieces.end),
+                );
+                passes.extend(second);
+                passes
+            }
         }
-        let middle = pieces.start + pieces.len() / 2;
-        let mut second = vec![0.0; gradient.len()];
-        let losses = rayon_core::join(
-            || self.add(pieces.start..middle, gradient),
-            || self.add(middle..pieces.end, &mut second),
-        );
-        gradient.iter_mut().zip(&second).for_each(|(sum, value)| *sum += value);
-        losses.0 + losses.1
     }
+}
 
-    fn add_piece(&self, index: usize, gradient: &mut [f32]) -> f64 {
-        let (loss, found) =
-            self.backend.piece_gradient(self.architecture, self.weights, (self.pieces)(index));
-        let mut rest = gradient;
-        for (found, length) in found.into_iter().zip(self.weights.lengths()) {
+/// Takes all passes back through a stage on the threads of the pool, and adds its gradients to `sums` in an order that does not depend on
+/// these.
+///
+/// - `stage`: indices of tensors.
+/// - `lengths`: (tensors of the stage), the elements of each.
+/// - `sums`: (elements of the stage).
+fn add_stage(passes: &mut [Pass], stage: &Range<usize>, lengths: &[usize], sums: &mut [f32]) {
+    if let [pass] = passes {
+        let mut rest = sums;
+        for (found, &length) in pass.backward(stage.clone()).into_iter().zip(lengths) {
             let (sums, after) = rest.split_at_mut(length);
             if let Some(found) = found {
                 let found = found.into_data();
@@ -135,12 +140,28 @@ impl Sum<'_> {
             }
             rest = after;
         }
-        f64::from(loss.into_scalar::<f32>())
+        return;
     }
+    let (first, second) = passes.split_at_mut(passes.len() / 2);
+    let mut others = vec![0.0; sums.len()];
+    rayon_core::join(
+        || add_stage(first, stage, lengths, sums),
+        || add_stage(second, stage, lengths, &mut others),
+    );
+    sums.iter_mut().zip(&others).for_each(|(sum, value)| *sum += value);
+}
+
+/// The loss of these passes, added in the order of their gradients.
+fn loss_of(passes: &[Pass]) -> f64 {
+    if let [pass] = passes {
+        return f64::from(pass.loss().into_scalar::<f32>());
+    }
+    let (first, second) = passes.split_at(passes.len() / 2);
+    loss_of(first) + loss_of(second)
 }
 
 /// The outputs, (rows, outputs).
-fn forward(
+pub(crate) fn forward(
     architecture: &Architecture,
     weights: &Weights,
     inputs: &Inputs,
@@ -157,14 +178,14 @@ fn forward(
             let length = tokens.len() / count;
             let tokens: Vec<i64> = tokens.iter().map(|&token| i64::from(token)).collect();
             let tokens = Tensor::from_data(TensorData::new(tokens, [*count, length]), device);
-            transformer::forward(net, weights, tokens, training.map(|training| training.seeds))
+            transformer::forward(net, weights, tokens, training)
         }
         _ => panic!("inputs of another kind of network"),
     }
 }
 
 /// The loss of these outputs (rows, outputs), summed over the rows.
-fn summed_loss(outputs: Tensor<2>, targets: &Targets, device: &Device) -> Tensor<1> {
+pub(crate) fn summed_loss(outputs: Tensor<2>, targets: &Targets, device: &Device) -> Tensor<1> {
     match targets {
         Targets::Classes(classes) => {
             let indices: Vec<i64> = classes.iter().map(|&class| i64::from(class)).collect();

@@ -32,7 +32,12 @@ pub(crate) fn forward(
     training: Option<&Training<'_>>,
 ) -> Tensor<2> {
     let mut value = Value::Picture(pictures);
+    let mut has_stage = false;
     for (place, placed) in net.layers().iter().enumerate() {
+        if !placed.tensors.is_empty() {
+            value = if has_stage { value.end_stage(training) } else { value };
+            has_stage = true;
+        }
         value = layer(placed, place, weights, value, training);
     }
     value.flat()
@@ -43,6 +48,15 @@ impl Value {
         match self {
             Self::Picture(pictures) => pictures.flatten(1, 3),
             Self::Row(rows) => rows,
+        }
+    }
+
+    /// A layer with tensors follows another one.
+    fn end_stage(self, training: Option<&Training<'_>>) -> Self {
+        match (training, self) {
+            (None, value) => value,
+            (Some(training), Self::Picture(pictures)) => Self::Picture(training.end_stage(pictures)),
+            (Some(training), Self::Row(rows)) => Self::Row(training.end_stage(rows)),
         }
     }
 

@@ -15,6 +15,7 @@ use burn_tensor::{Device, StreamId, Tensor, Transaction};
 use peergrad_models::deep::{Architecture, Piece};
 
 use crate::Burn;
+use crate::pass::Pass;
 use crate::weights::Weights;
 
 /// No GPU can be used.
@@ -100,8 +101,10 @@ impl Burn {
         let mut losses = vec![];
         let mut sums: Vec<Option<Tensor<1>>> = vec![];
         for index in 0..count {
-            let (loss, found) = self.piece_gradient(architecture, &weights, pieces(index));
-            losses.push(loss);
+            let mut pass = Pass::forward(self, architecture, &weights, pieces(index));
+            losses.push(pass.loss());
+            let found: Vec<_> =
+                architecture.stages().into_iter().flat_map(|stage| pass.backward(stage)).collect();
             sums.resize(found.len(), None);
             for (sum, found) in sums.iter_mut().zip(found) {
                 *sum = match (sum.take(), found) {

@@ -13,6 +13,7 @@ mod convolutional;
 mod dropout;
 #[cfg(feature = "wgpu")]
 mod gpu;
+mod pass;
 mod training;
 mod transformer;
 mod weights;

@@ -5,6 +5,7 @@ use burn_tensor::{Bool, Int, Tensor};
 use peergrad_models::deep::{Family, Transformer};
 
 use crate::dropout::drop_out;
+use crate::training::Training;
 use crate::weights::Weights;
 
 mod gpt2;
@@ -41,18 +42,18 @@ trait Layers {
     fn outputs(&self, values: Tensor<3>) -> Tensor<2>;
 }
 
-/// The outputs, (texts x length, vocabulary), of texts (texts, length). `seeds` are those of the texts, if they are trained.
+/// The outputs, (texts x length, vocabulary), of texts (texts, length).
 pub(crate) fn forward(
     net: &Transformer,
     weights: &Weights,
     tokens: Tensor<2, Int>,
-    seeds: Option<&[u64]>,
+    training: Option<&Training<'_>>,
 ) -> Tensor<2> {
     match &net.family {
-        Family::Gpt2 => forward_through(&Gpt2Layers { net, weights }, net, tokens, seeds),
+        Family::Gpt2 => forward_through(&Gpt2Layers { net, weights }, net, tokens, training),
         Family::Llama(llama) => {
             let layers = LlamaLayers::new(net, llama, weights, &tokens);
-            forward_through(&layers, net, tokens, seeds)
+            forward_through(&layers, net, tokens, training)
         }
     }
 }
@@ -61,15 +62,16 @@ fn forward_through(
     layers: &impl Layers,
     net: &Transformer,
     tokens: Tensor<2, Int>,
-    seeds: Option<&[u64]>,
+    training: Option<&Training<'_>>,
 ) -> Tensor<2> {
     let [texts, length] = tokens.dims();
     // True where a token would see a later one.
     let later = Tensor::<2, Bool>::tril_mask([length, length], 0, &tokens.device());
     let later = later.reshape([1, 1, length, length]).expand([texts, net.heads, length, length]);
-    let pass = Pass { net, seeds, later };
+    let pass = Pass { net, training, later };
     let mut values = pass.drop_out(layers.embedded(tokens), 0);
     for block in 0..net.layers {
+        values = pass.end_stage(values);
         // Each block draws at three places, after the one of the embeddings.
         let place = 1 + 3 * block;
         let seen = pass.attention(layers.before_attention(block, values.clone()), place);
@@ -77,13 +79,13 @@ fn forward_through(
         let added = layers.feed_forward(block, values.clone());
         values = values + pass.drop_out(added, place + 2);
     }
-    layers.outputs(values)
+    layers.outputs(pass.end_stage(values))
 }
 
 /// One pass over some texts.
 struct Pass<'a> {
     net: &'a Transformer,
-    seeds: Option<&'a [u64]>,
+    training: Option<&'a Training<'a>>,
     /// (texts, heads, length, length)
     later: Tensor<4, Bool>,
 }
@@ -108,8 +110,15 @@ impl Pass<'_> {
     }
 
     fn drop_out<const D: usize>(&self, values: Tensor<D>, place: usize) -> Tensor<D> {
-        match self.seeds {
-            Some(seeds) => drop_out(values, self.net.dropout, place, seeds),
+        match self.training {
+            Some(training) => drop_out(values, self.net.dropout, place, training.seeds),
+            None => values,
+        }
+    }
+
+    fn end_stage(&self, values: Tensor<3>) -> Tensor<3> {
+        match self.training {
+            Some(training) => training.end_stage(values),
             None => values,
         }
     }

@@ -43,9 +43,9 @@ impl Weights {
         self.rows[index].clone().reshape(shape)
     }
 
-    /// The gradient of each tensor, as a row; `None` if it has none.
-    pub(crate) fn gradients(&self, gradients: &mut Gradients) -> Vec<Option<Tensor<1>>> {
-        self.rows.iter().map(|row| row.grad_remove(gradients)).collect()
+    /// The gradient of a tensor, as a row; `None` if it has none.
+    pub(crate) fn take_gradient(&self, index: usize, gradients: &mut Gradients) -> Option<Tensor<1>> {
+        self.rows[index].grad_remove(gradients)
     }
 
     /// How many values each tensor has.

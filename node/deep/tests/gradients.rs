@@ -67,9 +67,18 @@ const LLAMA: Llama = Llama {
 };
 
 fn gradient(architecture: &Architecture, parameters: &[f32], pieces: &[Piece]) -> (f64, Vec<f32>) {
+    gradient_in_parts(architecture, parameters, pieces, &mut |_, _| {})
+}
+
+fn gradient_in_parts(
+    architecture: &Architecture,
+    parameters: &[f32],
+    pieces: &[Piece],
+    finished: &mut dyn FnMut(f64, &[f32]),
+) -> (f64, Vec<f32>) {
     let mut gradient = vec![f32::NAN; parameters.len()];
     let piece = |index: usize| pieces[index].clone();
-    let loss = Burn::cpu().gradient(architecture, parameters, pieces.len(), &piece, &mut gradient);
+    let loss = Burn::cpu().gradient(architecture, parameters, pieces.len(), &piece, &mut gradient, finished);
     (loss, gradient)
 }
 
@@ -196,6 +205,38 @@ fn bits_do_not_depend_on_the_number_of_threads() {
     }
 }
 
+/// What is told of a gradient while it is being computed is what it is in the end.
+#[test]
+fn a_gradient_is_known_from_the_last_layer_on() {
+    let tied = Llama { tied_embeddings: true, ..LLAMA };
+    let cases = [
+        convolutional(&["conv 8 3", "relu", "pool 2", "dense 6", "relu"]),
+        convolutional(&["conv 8 3", "batch-norm", "tanh", "block 12 batch-norm", "mean"]),
+        transformer(0.2, Family::Gpt2),
+        transformer(0.0, Family::Llama(LLAMA)),
+        transformer(0.0, Family::Llama(tied)),
+    ];
+    for (architecture, piece) in &cases {
+        let at = parameters(architecture);
+        // Eight pieces are computed at once, so the end of the gradient is known with the last three.
+        for count in [1, 11] {
+            let mut told = vec![];
+            let pieces = vec![piece.clone(); count];
+            let (loss, gradient) = gradient_in_parts(architecture, &at, &pieces, &mut |loss, known| {
+                told.push((loss, known.to_vec()));
+            });
+            let stages = architecture.stages();
+            assert_eq!(told.len(), stages.len());
+            let lengths: Vec<usize> = architecture.tensors().iter().map(|tensor| tensor.len()).collect();
+            for (stage, (loss_told, known)) in stages.iter().zip(&told) {
+                assert_eq!(loss_told.to_bits(), loss.to_bits());
+                assert_eq!(known.len(), lengths[..stage.end].iter().sum::<usize>());
+                assert!(known[..] == gradient[..known.len()]);
+            }
+        }
+    }
+}
+
 /// A network without convolutions is one of the built-in dense networks.
 #[test]
 fn dense_layers_are_those_of_the_dense_network() {
@@ -214,12 +255,17 @@ fn dense_layers_are_those_of_the_dense_network() {
     let deep = DeepTask::new(net, samples, 1, Arc::new(Burn::cpu()));
     let at = numbers(deep.manifest().parameter_count(), 9);
     let all: Vec<u32> = (0..20).collect();
-    let of = |task: &dyn Task| {
+    let of = |task: &dyn Task, at: &[f32]| {
         let mut gradient = vec![0.0; at.len()];
-        let loss = task.gradient(&at, &all, &mut gradient);
-        (loss, gradient, task.evaluate(&at))
+        let loss = task.gradient(at, &all, &mut gradient);
+        (loss, gradient, task.evaluate(at))
     };
-    let (expected, found) = (of(&dense), of(&deep));
+    // A deep network has the tensors of its last layer first.
+    let first_layer = 16 * 12 + 12;
+    let mut turned = at.clone();
+    turned.rotate_left(first_layer);
+    let (expected, mut found) = (of(&dense, &at), of(&deep, &turned));
+    found.1.rotate_right(first_layer);
     assert!((found.0 / expected.0 - 1.0).abs() < 1e-6, "{} {}", found.0, expected.0);
     assert!(found.1.iter().zip(&expected.1).all(|(found, expected)| (found - expected).abs() < 2e-5));
     assert_eq!((found.2.samples, found.2.accuracy), (expected.2.samples, expected.2.accuracy));

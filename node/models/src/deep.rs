@@ -17,6 +17,7 @@
 //! Arithmetic: gradients may differ in their last bits between machines and backends. Each is computed by one member, which sends it.
 
 use std::fmt;
+use std::ops::Range;
 
 use peergrad_protocol::manifest::Manifest;
 
@@ -54,6 +55,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// - `parameters`, `gradient`: (parameters), in the order of the architecture's tensors.
     /// - `pieces`: makes the piece of a number below `count`.
+    /// - `finished`: is told, when the gradient of a [stage](Architecture::stages) is known, the loss, and the elements of the gradient that
+    ///   are known so far, from the first one on. A backend need not tell it.
     ///
     /// It takes the threads of the Rayon pool that it is called in. Their number does not change the result.
     fn gradient(
@@ -63,6 +66,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         count: usize,
         pieces: &(dyn Fn(usize) -> Piece + Sync),
         gradient: &mut [f32],
+        finished: &mut dyn FnMut(f64, &[f32]),
     ) -> f64;
 
     /// The outputs for these inputs, without dropout: (rows, outputs) row-major. A row is a picture or a token.
@@ -123,12 +127,22 @@ impl Inputs {
 }
 
 impl Architecture {
-    /// Its tensors, in the order of the flat vector.
+    /// Its tensors, in the order of the flat vector: the last layer's come first, since their gradient is known first.
     #[must_use]
     pub fn tensors(&self) -> Vec<TensorSpec> {
         match self {
             Self::Convolutional(net) => net.tensors(),
             Self::Transformer(net) => net.tensors(),
+        }
+    }
+
+    /// The tensors of each stage of the forward pass, from the last stage to the first: together they have all tensors, in order. A later stage
+    /// may use tensors of an earlier one too, as the outputs of a transformer may use its table of tokens.
+    #[must_use]
+    pub fn stages(&self) -> Vec<Range<usize>> {
+        match self {
+            Self::Convolutional(net) => net.stages(),
+            Self::Transformer(net) => net.stages(),
         }
     }
 
@@ -142,7 +156,8 @@ impl Architecture {
     ///
     /// - `parameters`: (parameters).
     pub fn initial(&self, seed: u64, parameters: &mut [f32]) {
-        tensors::initial(&self.tensors(), seed, parameters);
+        let tensors = self.tensors();
+        tensors::initial(self.stages().into_iter().rev().flatten(), &tensors, seed, parameters);
     }
 
     /// Outputs of a row.

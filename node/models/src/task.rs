@@ -65,6 +65,27 @@ pub trait Task: Send + Sync + 'static {
         self.gradient(parameters, samples, gradient)
     }
 
+    /// As [`contribute`](Self::contribute), for a task whose gradient is known from its first element on while the others are still being
+    /// computed: the members can sum these meanwhile. The program of synchronous steps calls this one.
+    ///
+    /// - `finished`: is told, as often as the task likes, the loss that the task will return, and the elements of the gradient that will not
+    ///   change any more, from the first one on.
+    ///
+    /// Once elements are told, these samples cannot be left out of the step as a whole. If later elements are not finite, they become zeros.
+    ///
+    /// The default tells nothing: all of the gradient is known at its end.
+    fn contribute_in_parts(
+        &self,
+        step: &StepInfo,
+        parameters: &[f32],
+        samples: &[u32],
+        gradient: &mut [f32],
+        finished: &mut dyn FnMut(f64, &[f32]),
+    ) -> f64 {
+        let _ = finished;
+        self.contribute(step, parameters, samples, gradient)
+    }
+
     /// Takes the local steps of a round in its own way, for example with an optimizer of its own, and returns the summed loss of the
     /// samples. `None`, the default, leaves them to the built-in optimizer.
     ///

@@ -49,12 +49,12 @@ impl Compute {
             let (_pool, outcome) = pool_of_this_thread(threads)
                 .map_or_else(|error| (None, Err(error)), |pool| (Some(pool), Ok(())));
             if started.send(outcome).is_ok() {
-                answers.give(queue, Job::run);
+                answers.give(queue, |job, part| job.run(part));
             }
         })?;
-        let run_alone = move |job: Job| {
+        let run_alone = move |job: Job, part: PartSender<'_>| {
             let refused = |error| Err(Panicked(format!("cannot start {threads} threads: {error}")));
-            compute_on(threads, || job.run()).unwrap_or_else(refused)
+            compute_on(threads, || job.run(part)).unwrap_or_else(refused)
         };
         thread::Builder::new()
             .name("other jobs".to_owned())
@@ -69,11 +69,14 @@ impl Compute {
         queue.send(job).expect("the threads run as long as their owner");
     }
 
-    /// The next finished job, as an input. No result is lost if this is dropped while it waits.
+    /// The next finished job, or the next part of one, as an input. No result is lost if this is dropped while it waits.
     pub async fn finished(&mut self) -> Input {
         self.results.recv().await.expect("the threads run as long as their owner")
     }
 }
+
+/// What a job hands its parts to.
+type PartSender<'a> = &'a mut (dyn FnMut(JobOutput) + Send);
 
 /// Where results go.
 #[derive(Clone)]
@@ -84,14 +87,17 @@ struct Answers {
 
 impl Answers {
     /// Runs jobs until there are no more, or nobody waits for results.
-    fn give(&self, queue: Receiver<Job>, run: impl Fn(Job) -> Result<JobOutput, Panicked>) {
+    fn give(&self, queue: Receiver<Job>, run: impl Fn(Job, PartSender<'_>) -> Result<JobOutput, Panicked>) {
         for job in queue {
             // Once the receiver is gone, the queued jobs need not be computed.
             if self.done.is_closed() {
                 break;
             }
             let (id, began) = (job.id, Instant::now());
-            let result = run(job);
+            let result = run(job, &mut |part| {
+                // Nobody waits for it if that fails.
+                let _ = self.done.send(Input::ComputedPart { job: id, part });
+            });
             self.counters.add_computing(began.elapsed());
             if self.done.send(Input::Computed { job: id, result }).is_err() {
                 break;
@@ -122,25 +128,24 @@ fn thread_name(index: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::any::Any;
     use std::time::Duration;
 
     use super::*;
-    use peergrad_core::io::JobId;
+    use peergrad_core::io::{JobId, Work};
 
     #[tokio::test]
     async fn jobs_are_answered_in_order_and_a_panic_is_reported() {
         let counters = Arc::<Counters>::default();
         let mut compute = Compute::start(Arc::clone(&counters), NonZeroUsize::MIN).unwrap();
         let nap = Duration::from_millis(2);
-        let work = move || -> Box<dyn Any + Send> {
+        let work = move || {
             let began = Instant::now();
             while began.elapsed() < nap {}
-            Box::new(7_u32)
+            7_u32
         };
-        compute.run(job(JobId(1), Box::new(work)));
-        compute.run(job(JobId(2), Box::new(|| panic!("no such layer"))));
-        compute.run(job(JobId(3), Box::new(|| Box::new(9_u32))));
+        compute.run(job(JobId(1), Work::whole(work)));
+        compute.run(job(JobId(2), Work::whole(|| -> u32 { panic!("no such layer") })));
+        compute.run(job(JobId(3), Work::whole(|| 9_u32)));
 
         let mut answers = Vec::new();
         for _ in 0..3 {
@@ -151,7 +156,7 @@ mod tests {
         assert!(counters.computing() >= nap);
     }
 
-    fn job(id: JobId, work: Box<dyn FnOnce() -> JobOutput + Send>) -> Job {
+    fn job(id: JobId, work: Work) -> Job {
         Job { id, cost: 0, is_of_program: true, work }
     }
 
@@ -159,8 +164,8 @@ mod tests {
     async fn other_jobs_do_not_wait_for_one_of_the_program() {
         let mut compute = Compute::start(Arc::default(), NonZeroUsize::MIN).unwrap();
         let (end, ending) = std::sync::mpsc::channel::<()>();
-        compute.run(job(JobId(1), Box::new(move || Box::new(ending.recv().is_ok()))));
-        compute.run(Job { is_of_program: false, ..job(JobId(2), Box::new(|| Box::new(()))) });
+        compute.run(job(JobId(1), Work::whole(move || ending.recv().is_ok())));
+        compute.run(Job { is_of_program: false, ..job(JobId(2), Work::whole(|| ())) });
         let finished =
             |input| if let Input::Computed { job, .. } = input { job } else { panic!("another input") };
         assert_eq!(finished(compute.finished().await), JobId(2));
@@ -174,13 +179,12 @@ mod tests {
             let mut compute = Compute::start(Arc::default(), NonZeroUsize::new(threads).unwrap()).unwrap();
             // Each waits for the others, so all of them run at once.
             let barrier = Arc::new(std::sync::Barrier::new(threads));
-            let work = move || -> Box<dyn Any + Send> {
+            let work = move || {
                 rayon_core::scope(|scope| {
                     (0..threads).for_each(|_| scope.spawn(|_| _ = barrier.wait()));
                 });
-                Box::new(())
             };
-            compute.run(job(JobId(1), Box::new(work)));
+            compute.run(job(JobId(1), Work::whole(work)));
             let Input::Computed { result, .. } = compute.finished().await else { panic!("another input") };
             assert!(result.is_ok(), "{threads} threads");
         }

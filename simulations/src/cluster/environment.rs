@@ -85,22 +85,31 @@ impl Environment<'_> {
         }
     }
 
-    /// Does a job now; the answer arrives after the time that the host needs for it.
+    /// Does a job now; the answer arrives after the time that the host needs for it. Parts of it arrive in the second half of that time, one
+    /// after the other.
     fn compute(&mut self, job: Job) {
         let place = self.hosts.get_mut(self.process.host);
         let mut duration = place.setup.compute_model.duration(job.cost, self.generator);
         let id = job.id;
+        let mut parts = Vec::new();
+        let mut part = |part| parts.push(part);
         let result = match place.task_fault {
             Some(TaskFault::Hang) => return,
             Some(TaskFault::Panic) => Err(Panicked("injected".to_owned())),
             Some(TaskFault::Long(time)) => {
                 place.task_fault = None;
                 duration += time;
-                job.run()
+                job.run(&mut part)
             }
-            None => job.run(),
+            None => job.run(&mut part),
         };
-        let at = self.schedule.now().after(duration);
+        let now = self.schedule.now();
+        let interval = duration / 2 / (parts.len() as u32 + 1);
+        for (before, part) in (1..).zip(parts) {
+            let at = now.after(duration / 2 + interval * before);
+            self.schedule.push_input(at, self.process, Input::ComputedPart { job: id, part });
+        }
+        let at = now.after(duration);
         self.schedule.push_input(at, self.process, Input::Computed { job: id, result });
     }
 

@@ -218,6 +218,8 @@ struct TaskSection {
     samples: Option<Whole<1, SAMPLES_MAX>>,
     sample_time: Option<Time>,
     write_time: Option<Time>,
+    #[serde(default)]
+    in_parts: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -233,6 +235,16 @@ enum TaskKind {
 
 impl TaskSection {
     fn workload(
+        &self,
+        run: &RunFile,
+        folder: &Path,
+        source: &SourceText<'_>,
+    ) -> Result<Workload, ScenarioError> {
+        let workload = self.workload_of_kind(run, folder, source)?;
+        Ok(if self.in_parts { workload.in_parts() } else { workload })
+    }
+
+    fn workload_of_kind(
         &self,
         run: &RunFile,
         folder: &Path,

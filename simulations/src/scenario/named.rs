@@ -76,6 +76,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("thousand", include_str!("../../scenarios/thousand.toml")),
     ("churn-1000", include_str!("../../scenarios/churn-1000.toml")),
     ("mutants", include_str!("../../scenarios/mutants.toml")),
+    ("in-parts", include_str!("../../scenarios/in-parts.toml")),
     ("trouble", include_str!("../../scenarios/trouble.toml")),
 ];
 

@@ -119,7 +119,7 @@ impl Alone {
                         self.sent.push((to, message));
                     }
                     Output::Compute(job) => {
-                        inputs.push_back(Input::Computed { job: job.id, result: Ok((job.work)()) });
+                        inputs.push_back(Input::Computed { job: job.id, result: job.run(drop) });
                     }
                     Output::Persist { id, .. } => {
                         inputs.push_back(Input::Persisted(id));

@@ -20,6 +20,29 @@ fn named_scenarios_violate_no_invariant() {
     });
 }
 
+/// The same with contributions in parts. Segments are so short that parts have some, and so long that shards still have few of them.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "each run is alone on its thread")]
+fn named_scenarios_violate_no_invariant_with_contributions_in_parts() {
+    std::thread::scope(|scope| {
+        for first in 0..2 {
+            scope.spawn(move || {
+                for (name, _) in NAMED.iter().skip(first).step_by(2) {
+                    let mut scenario = named(name, Size::Sweep).unwrap().unwrap();
+                    if !scenario.workload.is_sync() {
+                        continue;
+                    }
+                    scenario.workload = scenario.workload.in_parts();
+                    let elements = &mut scenario.workload.loaded.config.segment_elements;
+                    *elements = 256.min(*elements);
+                    let violations = Simulation::new(&scenario, 7).run().violations;
+                    assert_eq!(violations, [], "{name}");
+                }
+            });
+        }
+    });
+}
+
 fn violations(name: &str, seed: u64) -> Vec<Violation> {
     let scenario = named(name, Size::Sweep).expect("it can be read").expect("it exists");
     Simulation::new(&scenario, seed).run().violations

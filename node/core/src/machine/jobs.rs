@@ -7,7 +7,8 @@ use peergrad_protocol::limits::BUSY_MAX;
 use peergrad_protocol::{Instant, StepNumber};
 
 use super::speed_meter::SpeedMeter;
-use crate::io::{Job, JobId, JobOutput, Output};
+use crate::io::{Job, JobId, Output, Work};
+use crate::program::command::JobReply;
 
 /// What the result of a job is for.
 pub(crate) enum Purpose {
@@ -31,8 +32,8 @@ pub(crate) struct ProgramJob {
     pub(crate) samples: u64,
     /// When it was started.
     pub(crate) began: Instant,
-    /// Passes on its result.
-    pub(crate) reply: Box<dyn FnOnce(JobOutput) + Send>,
+    /// Where its result goes.
+    pub(crate) reply: JobReply,
 }
 
 /// The jobs that are running.
@@ -50,13 +51,7 @@ pub(crate) struct Jobs {
 
 impl Jobs {
     /// Starts a job.
-    pub(crate) fn start(
-        &mut self,
-        purpose: Purpose,
-        cost: u64,
-        work: Box<dyn FnOnce() -> JobOutput + Send>,
-        out: &mut Vec<Output>,
-    ) {
+    pub(crate) fn start(&mut self, purpose: Purpose, cost: u64, work: Work, out: &mut Vec<Output>) {
         let id = JobId(self.count);
         self.count += 1;
         let is_of_program = matches!(purpose, Purpose::Program(_));
@@ -80,6 +75,14 @@ impl Jobs {
     /// The step in which the program waits for a job, and until when it is busy, or was.
     pub(crate) fn program(&self) -> (Option<StepNumber>, Instant) {
         (self.computing(), self.busy_until)
+    }
+
+    /// The step for whose sums a job of the program computes, by its turn; `None` if it computes something else, or if nothing waits for it.
+    pub(crate) fn turn_of_sums(&self, id: JobId) -> Option<u64> {
+        match self.purposes.get(&id)? {
+            Purpose::Program(ProgramJob { reply: JobReply::Sums { turn, .. }, .. }) => Some(*turn),
+            _ => None,
+        }
     }
 
     /// Removes a finished job and returns its purpose; `None` if nothing waits for its result any more.

@@ -20,7 +20,7 @@ use peergrad_protocol::message::{
 use peergrad_protocol::view::{ExpulsionCause, MemberFault, Resume, View};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, StepNumber, ViewDigest};
 
-use crate::io::{Failure, JobOutput, Output, Reject};
+use crate::io::{Failure, Output, Reject, Work};
 use crate::machine::context::NodeContext;
 use crate::machine::early_frames::return_credit;
 use crate::machine::jobs::{Jobs, Purpose};
@@ -31,6 +31,7 @@ use crate::membership::{Measurement, Membership, TrainingCommand, TrainingStatus
 use crate::merge::{Branch, MergeNegotiation};
 use crate::node_report::{NodeReport, NodeState};
 use crate::peer_links::Route;
+use crate::program::command::ProgramCommand;
 use crate::program::loader::Shares;
 use crate::state::checkpoint::CheckpointSchedule;
 use crate::training::Training;
@@ -108,7 +109,7 @@ impl ActiveMember {
             self.training.branch_snapshots_mut().and_then(|mut snapshots| snapshots.take_comparison())
         {
             let cost = 3 * u64::from(task.held_out_count());
-            let work = Box::new(move || Box::new(comparison.evaluate(&*task)) as JobOutput);
+            let work = Work::whole(move || comparison.evaluate(&*task));
             cx.node.jobs.start(Purpose::EvaluateMerge, cost, work, cx.out);
         }
     }
@@ -304,6 +305,10 @@ impl Role for ActiveMember {
 
     fn take_heartbeat(&mut self) -> Option<(Heartbeat, Vec<PeerId>)> {
         self.membership.members.take_heartbeat()
+    }
+
+    fn on_contribution(&mut self, cx: &mut NodeContext<'_>, command: ProgramCommand) {
+        commands::carry_out(self, cx, command);
     }
 
     fn on_busy(&mut self, cx: &mut NodeContext<'_>) {

@@ -27,6 +27,7 @@ use crate::membership::join::ViewEntry;
 use crate::membership::journal::Effect;
 use crate::node_report::{NodeReport, NodeState};
 use crate::peer_links::Route;
+use crate::program::command::ProgramCommand;
 use crate::state::checkpoint::Checkpoint;
 
 /// The end of a role. It is returned as an error, so that nothing of the role runs after it.
@@ -183,6 +184,9 @@ pub(super) trait Role {
 
     /// The task is ready.
     fn on_prepared(&mut self, _cx: &mut NodeContext<'_>) {}
+
+    /// A job of the program has computed a contribution, or a part of one: carries out the command that adds it.
+    fn on_contribution(&mut self, _cx: &mut NodeContext<'_>, _command: ProgramCommand) {}
 
     /// A job of the program has ended.
     fn on_program_idle(&mut self, _cx: &mut NodeContext<'_>) {}

@@ -14,7 +14,7 @@ use peergrad_protocol::message::{DataPiece, WantData};
 use peergrad_protocol::wire::encode_record;
 use peergrad_protocol::{Buffer, PeerId, Pool, StepNumber};
 
-use crate::io::{Event, Failure, FoundData, JobOutput, Output, Reject};
+use crate::io::{Event, Failure, FoundData, Output, Reject, Work};
 use crate::machine::jobs::{Jobs, Purpose};
 use crate::machine::preparation::{Donor, LoadRequest, Preparation, Prepared};
 use crate::program::loader::{Loaded, Loader};
@@ -80,8 +80,7 @@ impl RunSetup {
     fn load(&self, load_request: Option<LoadRequest>, jobs: &mut Jobs, out: &mut Vec<Output>) {
         let Some(LoadRequest { specification, data }) = load_request else { return };
         let loader = Arc::clone(&self.loader);
-        let work = move || loader.load(&specification, data).map(Prepared::draw);
-        let work = Box::new(move || Box::new(work()) as JobOutput);
+        let work = Work::whole(move || loader.load(&specification, data).map(Prepared::draw));
         // The load has no cost in samples: how long it takes depends on the disk.
         jobs.start(Purpose::Load, 0, work, out);
     }

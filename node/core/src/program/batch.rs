@@ -31,6 +31,8 @@ pub struct Batch {
     pub(crate) turn: u64,
     /// The seed of the run.
     pub(crate) run_seed: u64,
+    /// The elements of a segment: with fewer of them known, nothing can be sent.
+    pub(crate) segment_elements: usize,
     /// Whether the members still wait for what this one computes.
     pub(crate) wanted: Wanted,
 }

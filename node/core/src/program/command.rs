@@ -9,9 +9,9 @@ use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
 use peergrad_protocol::{Buffer, StepNumber};
 
-use crate::io::JobOutput;
+use crate::io::{JobOutput, Work};
 use crate::program::batch::Batch;
-use crate::program::contribution::Contribution;
+use crate::program::contribution::{Contribution, ContributionPart};
 use crate::state::owner_rule::OwnerRule;
 use crate::table::TableLayout;
 
@@ -24,8 +24,11 @@ pub(crate) enum ProgramCommand {
     Ready(Reply<()>),
     /// Answer with the next step.
     Begin(Reply<StepStart>),
-    /// Run a job; the reply converts the answer to its type.
-    Compute { turn: u64, cost: u64, work: Work, reply: Box<dyn FnOnce(JobOutput) + Send> },
+    /// Run a job.
+    Compute { turn: u64, cost: u64, work: Work, reply: JobReply },
+    /// Sum the first elements of this member's contribution with those of all others, while the rest is still being computed. The whole
+    /// contribution follows in a [`ReduceScatter`](Self::ReduceScatter).
+    ContributePart { turn: u64, part: ContributionPart },
     /// Sum all contributions; answer when the shard of this member is summed.
     ReduceScatter { turn: u64, contribution: Contribution, among: Option<Groups>, reply: Reply<()> },
     /// Turn the sums of this member's shard into new parameters.
@@ -62,7 +65,14 @@ pub(crate) enum TableOperation {
     Finish,
 }
 
-pub(crate) type Work = Box<dyn FnOnce() -> JobOutput + Send>;
+/// Where the result of a program's job goes.
+pub(crate) enum JobReply {
+    /// To the program. The reply converts the answer to its type.
+    Program(Box<dyn FnOnce(JobOutput) + Send>),
+    /// It is a contribution to the sums of the step, and so are the parts of it that come before. The program gets an answer when this
+    /// member's shard is summed.
+    Sums { turn: u64, reply: Reply<()> },
+}
 
 /// The answer to [`ProgramCommand::Begin`]: a step.
 pub(crate) struct StepStart {

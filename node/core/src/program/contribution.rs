@@ -3,6 +3,7 @@
 use std::fmt;
 
 use peergrad_collectives::plan::are_finite;
+use peergrad_collectives::round::Addend;
 use peergrad_models::optimizer::{GroupedOptimizer, Optimizer};
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
@@ -30,6 +31,61 @@ impl Contribution {
         vector.fill(0.0);
         Self { vector, stats: SampleStats::default() }
     }
+}
+
+impl From<Contribution> for Addend {
+    fn from(contribution: Contribution) -> Self {
+        Self::whole(contribution.vector, contribution.stats)
+    }
+}
+
+/// The next elements of a contribution whose others are still being computed.
+pub(crate) struct ContributionPart {
+    /// How many elements came before.
+    pub(crate) start: usize,
+    /// The elements, all of them finite.
+    pub(crate) elements: Vec<f32>,
+    /// The samples and loss behind the whole contribution.
+    pub(crate) stats: SampleStats,
+}
+
+/// Computes a contribution, and hands out the first elements of it meanwhile.
+///
+/// - `room`: (parameters), for the vector.
+/// - `samples`: how many it is computed from.
+/// - `least`: the fewest elements of a part.
+/// - `compute`: fills the room, and returns the summed loss. Its second argument is told that loss and the elements that are known so far.
+///
+/// A vector that is not finite becomes a contribution of weight 0, as in [`Contribution::finite`]. If parts of it were handed out, they are in
+/// sums already: then the elements from the first bad part on become zeros.
+pub(super) fn contribution_in_parts(
+    mut room: Buffer,
+    (samples, least): (u64, usize),
+    give: &mut dyn FnMut(ContributionPart),
+    compute: impl FnOnce(&mut [f32], &mut dyn FnMut(f64, &[f32])) -> f64,
+) -> Contribution {
+    let len = room.len();
+    let (mut given, mut stats_given, mut is_bad) = (0, None, false);
+    let loss = compute(&mut room, &mut |loss, known| {
+        let part = &known[given..];
+        if is_bad || part.len() < least || known.len() == len {
+            return;
+        }
+        is_bad = !loss.is_finite() || !are_finite(part);
+        if !is_bad {
+            let stats = *stats_given.get_or_insert(SampleStats { samples, loss });
+            give(ContributionPart { start: given, elements: part.to_vec(), stats });
+            given = known.len();
+        }
+    });
+    let Some(stats) = stats_given else {
+        return Contribution::finite(room, SampleStats { samples, loss });
+    };
+    let rest = &mut room[given..];
+    if is_bad || !are_finite(rest) {
+        rest.fill(0.0);
+    }
+    Contribution { vector: room, stats }
 }
 
 /// How the owner of a shard turns the sums of a step into the shard's new parameters: see
@@ -90,5 +146,59 @@ impl fmt::Debug for ShardUpdate {
             Self::Mean => "ShardUpdate::Mean",
             Self::Custom(_) => "ShardUpdate::Custom",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parts and the result of a gradient 1, 2, 3, ... of 10 elements, of which `known` are known in turn, with `changed` elements.
+    fn computed(
+        least: usize,
+        known: &[usize],
+        changed: &[(usize, f32)],
+        loss: f64,
+    ) -> (Vec<ContributionPart>, Contribution) {
+        let mut parts = Vec::new();
+        let room = Buffer::from_values(&[f32::NAN; 10]);
+        let contribution = contribution_in_parts(room, (4, least), &mut |part| parts.push(part), {
+            |room, finished| {
+                (1..=10).for_each(|number| room[number - 1] = number as f32);
+                changed.iter().for_each(|&(index, value)| room[index] = value);
+                known.iter().for_each(|&known| finished(loss, &room[..known]));
+                loss
+            }
+        });
+        (parts, contribution)
+    }
+
+    #[test]
+    fn parts_are_handed_out_in_order() {
+        let (parts, whole) = computed(2, &[1, 3, 4, 8, 10], &[], 0.5);
+        let elements: Vec<(usize, Vec<f32>)> =
+            parts.iter().map(|part| (part.start, part.elements.clone())).collect();
+        assert_eq!(elements, [(0, vec![1.0, 2.0, 3.0]), (3, vec![4.0, 5.0, 6.0, 7.0, 8.0])]);
+        let stats = SampleStats { samples: 4, loss: 0.5 };
+        assert!(parts.iter().all(|part| part.stats == stats));
+        assert_eq!((whole.stats, whole.vector[9]), (stats, 10.0));
+    }
+
+    #[test]
+    fn what_is_not_finite_is_left_out() {
+        let (parts, whole) = computed(1, &[4, 8], &[(2, f32::NAN)], 0.5);
+        assert!(parts.is_empty() && whole.stats == SampleStats::default());
+        assert_eq!(whole.vector[..], [0.0; 10]);
+        let (parts, whole) = computed(1, &[4, 8], &[], f64::NAN);
+        assert!(parts.is_empty() && whole.stats == SampleStats::default());
+        // The first part is in sums already.
+        for bad in [5, 9] {
+            let (parts, whole) = computed(1, &[4, 8], &[(bad, f32::INFINITY)], 0.5);
+            let given = if bad == 5 { 4 } else { 8 };
+            assert_eq!(parts.iter().map(|part| part.elements.len()).sum::<usize>(), given);
+            assert_eq!(whole.stats.samples, 4);
+            assert_eq!(whole.vector[..given], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0][..given]);
+            assert!(whole.vector[given..].iter().all(|&element| element == 0.0));
+        }
     }
 }

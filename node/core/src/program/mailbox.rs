@@ -6,8 +6,8 @@ use std::task::{self, Poll};
 
 use futures_channel::{mpsc, oneshot};
 
-use crate::io::JobOutput;
-use crate::program::command::{ProgramCommand, Reply, TableOperation};
+use crate::io::{JobOutput, Work};
+use crate::program::command::{JobReply, ProgramCommand, Reply, TableOperation};
 
 /// The step was undone, or the run ended, before the operation was done. The node keeps what the operation was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,12 +45,12 @@ impl Mailbox {
         self.ask(|reply| ProgramCommand::Compute {
             turn,
             cost,
-            work: Box::new(move || Box::new(work())),
-            reply: Box::new(move |answer: JobOutput| {
+            work: Work::whole(work),
+            reply: JobReply::Program(Box::new(move |answer: JobOutput| {
                 let answer = answer.downcast().expect("a job answers with what its work returned");
                 // The program may have stopped waiting for it.
                 let _ = reply.send(*answer);
-            }),
+            })),
         })
     }
 }

@@ -10,9 +10,10 @@ use peergrad_models::task::{StepInfo, Task};
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::{Buffer, StepNumber};
 
+use crate::io::Work;
 use crate::program::batch::Batch;
-use crate::program::command::ProgramCommand;
-use crate::program::contribution::{Contribution, ShardUpdate};
+use crate::program::command::{JobReply, ProgramCommand};
+use crate::program::contribution::{Contribution, ShardUpdate, contribution_in_parts};
 use crate::program::mailbox::{Interrupted, Mailbox, Pending};
 use crate::state::owner_rule::OwnerRule;
 
@@ -70,6 +71,40 @@ impl Step {
         })
     }
 
+    /// The whole of a plain data-parallel step: computes the gradient of this step's samples, as [`gradient`](Self::gradient) does, and then
+    /// does what [`all_reduce`](Self::all_reduce) does.
+    ///
+    /// A task that [hands out](Task::contribute_in_parts) the first elements of its gradient while it computes the others has them summed,
+    /// updated and sent meanwhile.
+    ///
+    /// # Errors
+    /// [`Interrupted`] if a new view undoes the step before it is complete; the node calls the round again.
+    ///
+    /// # Panics
+    /// As [`all_reduce`](Self::all_reduce).
+    pub fn all_reduce_gradient(
+        self,
+        task: &Arc<dyn Task>,
+        parameters: Arc<Buffer>,
+        room: Buffer,
+        update: impl Into<ShardUpdate>,
+    ) -> impl Future<Output = Result<(), Interrupted>> + Send {
+        let (turn, cost, info) = (self.turn, self.samples.len() as u64, self.info());
+        let (task, samples, least) = (Arc::clone(task), Arc::clone(&self.samples), self.segment_elements);
+        let work = Work::in_parts(move |give| {
+            // A member that is alone has nobody to send to.
+            let least = if info.member_count > 1 { least } else { usize::MAX };
+            contribution_in_parts(room, (samples.len() as u64, least), &mut |part| give(Box::new(part)), {
+                |room, finished| task.contribute_in_parts(&info, &parameters, &samples, room, finished)
+            })
+        });
+        let summed = self.mailbox.ask(|reply| {
+            let reply = JobReply::Sums { turn, reply };
+            ProgramCommand::Compute { turn, cost, work, reply }
+        });
+        self.exchange(summed, update.into())
+    }
+
     /// The whole exchange of a step: sums all contributions, has each owner update its shard, and sends every shard to every
     /// member. The step is complete when the returned future is done.
     ///
@@ -89,9 +124,17 @@ impl Step {
         contribution: Contribution,
         update: impl Into<ShardUpdate>,
     ) -> impl Future<Output = Result<(), Interrupted>> + Send {
-        let rule = update.into().owner_rule(self.rate);
         let summed = self.reduce_scatter(contribution);
-        let updated = self.update(rule);
+        self.exchange(summed, update.into())
+    }
+
+    /// Updates and gathers what will be `summed`.
+    fn exchange(
+        self,
+        summed: Pending<()>,
+        update: ShardUpdate,
+    ) -> impl Future<Output = Result<(), Interrupted>> + Send {
+        let updated = self.update(update.owner_rule(self.rate));
         let gathered = self.all_gather();
         async move {
             summed.await?;

@@ -4,7 +4,7 @@ use burn_tensor::activation::gelu_approximate;
 use burn_tensor::module::embedding;
 use burn_tensor::{Int, Tensor};
 use peergrad_models::deep::Transformer;
-use peergrad_models::deep::transformer::gpt2::{TENSORS_BEFORE, TENSORS_PER_BLOCK};
+use peergrad_models::deep::transformer::gpt2::{LAST_NORM, first_of_block, token_table};
 
 use super::Layers;
 use crate::weights::Weights;
@@ -21,12 +21,13 @@ pub(super) struct Gpt2Layers<'a> {
 impl Layers for Gpt2Layers<'_> {
     fn embedded(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let [_, length] = tokens.dims();
-        let places = self.weights.get::<2>(1).narrow(0, 0, length).unsqueeze::<3>();
-        embedding(self.weights.get::<2>(0), tokens) + places
+        let table = token_table(self.net);
+        let places = self.weights.get::<2>(table + 1).narrow(0, 0, length).unsqueeze::<3>();
+        embedding(self.weights.get::<2>(table), tokens) + places
     }
 
     fn before_attention(&self, block: usize, values: Tensor<3>) -> [Tensor<4>; 3] {
-        let first = first_tensor(block);
+        let first = first_of_block(self.net, block);
         let (width, heads) = (self.net.width, self.net.heads);
         let [texts, length, _] = values.dims();
         let all = self.dense(self.norm(values, first), first + 2);
@@ -37,24 +38,19 @@ impl Layers for Gpt2Layers<'_> {
     }
 
     fn after_attention(&self, block: usize, seen: Tensor<3>) -> Tensor<3> {
-        self.dense(seen, first_tensor(block) + 4)
+        self.dense(seen, first_of_block(self.net, block) + 4)
     }
 
     fn feed_forward(&self, block: usize, values: Tensor<3>) -> Tensor<3> {
-        let first = first_tensor(block);
+        let first = first_of_block(self.net, block);
         let inner = gelu_approximate(self.dense(self.norm(values, first + 6), first + 8));
         self.dense(inner, first + 10)
     }
 
     fn outputs(&self, values: Tensor<3>) -> Tensor<2> {
-        let values = self.norm(values, first_tensor(self.net.layers)).flatten::<2>(0, 1);
-        values.matmul(self.weights.get::<2>(0).transpose())
+        let values = self.norm(values, LAST_NORM).flatten::<2>(0, 1);
+        values.matmul(self.weights.get::<2>(token_table(self.net)).transpose())
     }
-}
-
-/// The first tensor of a block; of one after the last, what follows the blocks.
-fn first_tensor(block: usize) -> usize {
-    TENSORS_BEFORE + block * TENSORS_PER_BLOCK
 }
 
 impl Gpt2Layers<'_> {

@@ -3,7 +3,7 @@
 use burn_tensor::activation::silu;
 use burn_tensor::module::embedding;
 use burn_tensor::{Int, Tensor, TensorData};
-use peergrad_models::deep::transformer::llama::Rotations;
+use peergrad_models::deep::transformer::llama::{BlockTensors, LAST_NORM, Rotations};
 use peergrad_models::deep::{Llama, Transformer};
 
 use super::Layers;
@@ -39,12 +39,12 @@ impl<'a> LlamaLayers<'a> {
 
 impl Layers for LlamaLayers<'_> {
     fn embedded(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        embedding(self.weights.get::<2>(0), tokens)
+        embedding(self.weights.get::<2>(self.llama.token_table(self.net.layers)), tokens)
     }
 
     fn before_attention(&self, block: usize, values: Tensor<3>) -> [Tensor<4>; 3] {
         let [texts, length, _] = values.dims();
-        let tensors = self.llama.block(block);
+        let tensors = self.tensors(block);
         let values = self.norm(values, tensors.norm_before_attention);
         let [query, key, value] = tensors.qkv.map(|weight| {
             let found = self.dense(values.clone(), weight);
@@ -59,25 +59,31 @@ impl Layers for LlamaLayers<'_> {
     }
 
     fn after_attention(&self, block: usize, seen: Tensor<3>) -> Tensor<3> {
-        self.dense(seen, self.llama.block(block).output)
+        self.dense(seen, self.tensors(block).output)
     }
 
     fn feed_forward(&self, block: usize, values: Tensor<3>) -> Tensor<3> {
-        let tensors = self.llama.block(block);
+        let tensors = self.tensors(block);
         let values = self.norm(values, tensors.norm_before_gate);
         let gate = silu(self.dense(values.clone(), tensors.gate));
         self.dense(gate * self.dense(values, tensors.up), tensors.down)
     }
 
     fn outputs(&self, values: Tensor<3>) -> Tensor<2> {
-        let norm = self.llama.last_norm(self.net.layers);
-        let table = if self.llama.tied_embeddings { 0 } else { norm + 1 };
-        let values = self.norm(values, norm).flatten::<2>(0, 1);
+        let table = match self.llama.tied_embeddings {
+            true => self.llama.token_table(self.net.layers),
+            false => LAST_NORM + 1,
+        };
+        let values = self.norm(values, LAST_NORM).flatten::<2>(0, 1);
         values.matmul(self.weights.get::<2>(table).transpose())
     }
 }
 
 impl LlamaLayers<'_> {
+    fn tensors(&self, block: usize) -> BlockTensors {
+        self.llama.block(self.net.layers, block)
+    }
+
     /// A dense layer without a bias, whose weights are (outputs, inputs).
     ///
     /// - `values`: (texts, length, inputs).

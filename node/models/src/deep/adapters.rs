@@ -122,7 +122,7 @@ impl Adapters {
     ///
     /// - `parameters`: (parameters of the run).
     pub fn initial(&self, seed: u64, parameters: &mut [f32]) {
-        super::tensors::initial(&self.tensors, seed, parameters);
+        super::tensors::initial(0..self.tensors.len(), &self.tensors, seed, parameters);
     }
 
     /// The weights that the transformer computes with.
@@ -222,17 +222,17 @@ mod tests {
     fn names_are_those_of_peft() {
         let tensors = super::tensors(&NET, RANK);
         assert_eq!(tensors.len(), 2 * 4 * 2);
-        assert_eq!(tensors[0].name, "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight");
+        assert_eq!(tensors[0].name, "base_model.model.transformer.h.1.attn.c_attn.lora_A.weight");
         assert_eq!((tensors[0].shape.clone(), tensors[1].shape.clone()), (vec![2, 4], vec![12, 2]));
-        assert_eq!(tensors[7].name, "base_model.model.transformer.h.0.mlp.c_proj.lora_B.weight");
+        assert_eq!(tensors[7].name, "base_model.model.transformer.h.1.mlp.c_proj.lora_B.weight");
         assert_eq!(tensors[7].shape, [4, 2]);
         let tensors = super::tensors(&llama(), RANK);
         assert_eq!(tensors.len(), 2 * 7 * 2);
-        assert_eq!(tensors[0].name, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
+        assert_eq!(tensors[0].name, "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight");
         let shapes = |index: usize| (tensors[index].shape.clone(), tensors[index + 1].shape.clone());
         assert_eq!(shapes(2), (vec![2, 4], vec![2, 2]), "one head of keys");
         assert_eq!(shapes(12), (vec![2, 32], vec![4, 2]));
-        assert_eq!(tensors[13].name, "base_model.model.model.layers.0.mlp.down_proj.lora_B.weight");
+        assert_eq!(tensors[13].name, "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight");
     }
 
     /// By hand for one weight: base + 1.5 (A^T B^T).

@@ -111,7 +111,7 @@ impl ConvolutionalNet {
                 layers.get(index + 1).is_none_or(|next| *next != Layer::Activation(Activation::Tanh));
             builder.add(*layer, is_rectified && index < layers.len()).map_err(wrong)?;
         }
-        Ok(Self { input, layers: builder.layers, tensors: builder.tensors })
+        Ok(builder.finished(input))
     }
 
     /// The shape of its pictures.
@@ -134,6 +134,12 @@ impl ConvolutionalNet {
 
     pub(super) fn tensors(&self) -> Vec<TensorSpec> {
         self.tensors.clone()
+    }
+
+    /// The tensors of each layer that has some, from the last layer to the first.
+    pub(super) fn stages(&self) -> Vec<Range<usize>> {
+        let layers = self.layers.iter().rev().filter(|placed| !placed.tensors.is_empty());
+        layers.map(|placed| placed.tensors.clone()).collect()
     }
 
     /// Whether it has a batch norm.
@@ -179,6 +185,18 @@ struct Builder {
 }
 
 impl Builder {
+    /// The network, with the tensors of the last layer first.
+    fn finished(self, input: PictureShape) -> ConvolutionalNet {
+        let Self { mut layers, tensors: forward, .. } = self;
+        let mut tensors = Vec::with_capacity(forward.len());
+        for placed in layers.iter_mut().rev() {
+            let first = tensors.len();
+            tensors.extend_from_slice(&forward[placed.tensors.clone()]);
+            placed.tensors = first..tensors.len();
+        }
+        ConvolutionalNet { input, layers, tensors }
+    }
+
     /// Adds a layer. `is_rectified` says that its outputs go through a relu or gelu, for which its first weights are drawn.
     fn add(&mut self, layer: Layer, is_rectified: bool) -> Result<(), String> {
         let first = self.tensors.len();
@@ -370,18 +388,20 @@ mod tests {
         assert_eq!(
             names(&net),
             [
-                "0.weight [32, 1, 3, 3]",
-                "0.bias [32]",
-                "3.weight [64, 32, 3, 3]",
-                "3.bias [64]",
-                "4.weight [64]",
-                "4.bias [64]",
+                "9.weight [10, 128]",
+                "9.bias [10]",
                 "7.weight [128, 3136]",
                 "7.bias [128]",
-                "9.weight [10, 128]",
-                "9.bias [10]"
+                "4.weight [64]",
+                "4.bias [64]",
+                "3.weight [64, 32, 3, 3]",
+                "3.bias [64]",
+                "0.weight [32, 1, 3, 3]",
+                "0.bias [32]"
             ]
         );
+        assert_eq!(net.stages(), [0..2, 2..4, 4..6, 6..8, 8..10]);
+        assert_eq!(net.layers()[0].tensors, 8..10);
         assert_eq!(net.outputs(), 10);
         let products = 784 * 32 * 9 + 49 * 64 * 32 * 9 + 3136 * 128 + 1280;
         assert_eq!(net.products(), products);
@@ -408,7 +428,8 @@ mod tests {
             .map(|tensor| tensor.name.as_str())
             .collect();
         assert_eq!(statistics.len(), 6);
-        assert_eq!(statistics[..3], ["1.running_mean", "1.running_var", "2.norm1.running_mean"]);
+        assert_eq!(statistics[..3], ["2.norm1.running_mean", "2.norm1.running_var", "2.norm2.running_mean"]);
+        assert_eq!(statistics[4..], ["1.running_mean", "1.running_var"]);
         assert!(net.has_batch_norm());
     }
 

@@ -101,17 +101,25 @@ impl DeepTask {
         Piece { inputs, targets, weight, seeds }
     }
 
-    fn gradient_in(&self, epoch: u64, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+    fn gradient_in(
+        &self,
+        epoch: u64,
+        parameters: &[f32],
+        samples: &[u32],
+        gradient: &mut [f32],
+        finished: &mut dyn FnMut(f64, &[f32]),
+    ) -> f64 {
         let size = self.architecture.samples_per_piece();
         let piece =
             |index| self.piece(epoch, samples.chunks(size).nth(index).expect("as many as are counted"));
         let count = samples.len().div_ceil(size);
         let weights = self.weights(parameters);
         let StartValues::Adapted(adapters) = &self.start else {
-            return self.backend.gradient(&self.architecture, &weights, count, &piece, gradient);
+            return self.backend.gradient(&self.architecture, &weights, count, &piece, gradient, finished);
         };
         let mut whole = vec![0.0; weights.len()];
-        let loss = self.backend.gradient(&self.architecture, &weights, count, &piece, &mut whole);
+        let nobody = &mut |_: f64, _: &[f32]| {};
+        let loss = self.backend.gradient(&self.architecture, &weights, count, &piece, &mut whole, nobody);
         adapters.project(parameters, &whole, gradient);
         loss
     }
@@ -156,11 +164,22 @@ impl Task for DeepTask {
     }
 
     fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
-        self.gradient_in(0, parameters, samples, gradient)
+        self.gradient_in(0, parameters, samples, gradient, &mut |_, _| {})
     }
 
     fn contribute(&self, step: &StepInfo, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
-        self.gradient_in(step.epoch, parameters, samples, gradient)
+        self.gradient_in(step.epoch, parameters, samples, gradient, &mut |_, _| {})
+    }
+
+    fn contribute_in_parts(
+        &self,
+        step: &StepInfo,
+        parameters: &[f32],
+        samples: &[u32],
+        gradient: &mut [f32],
+        finished: &mut dyn FnMut(f64, &[f32]),
+    ) -> f64 {
+        self.gradient_in(step.epoch, parameters, samples, gradient, finished)
     }
 
     fn flops_per_sample(&self) -> Option<u64> {

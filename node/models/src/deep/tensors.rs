@@ -66,15 +66,25 @@ pub fn manifest(tensors: &[TensorSpec]) -> Manifest {
     Manifest::new(tensors.iter().zip(&shapes).map(|(tensor, shape)| (tensor.name.as_str(), shape.as_slice())))
 }
 
-/// Fills `parameters` with the first values of these tensors.
-pub(super) fn initial(tensors: &[TensorSpec], seed: u64, parameters: &mut [f32]) {
+/// Fills `parameters` with the first values of these tensors, which are drawn in the order of the indices.
+pub(super) fn initial(
+    indices: impl Iterator<Item = usize>,
+    tensors: &[TensorSpec],
+    seed: u64,
+    parameters: &mut [f32],
+) {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     key[16..28].copy_from_slice(b"initial deep");
     let mut generator = ChaCha8Rng::from_seed(key);
-    let mut rest = parameters;
-    for tensor in tensors {
-        let (values, after) = rest.split_at_mut(tensor.len());
+    let ends = tensors.iter().scan(0, |end, tensor| {
+        *end += tensor.len();
+        Some(*end)
+    });
+    let ends: Vec<usize> = ends.collect();
+    for index in indices {
+        let tensor = &tensors[index];
+        let values = &mut parameters[ends[index] - tensor.len()..ends[index]];
         match tensor.start {
             Start::Constant(value) => values.fill(value),
             Start::Uniform { limit } => {
@@ -86,7 +96,6 @@ pub(super) fn initial(tensors: &[TensorSpec], seed: u64, parameters: &mut [f32])
                 values.iter_mut().for_each(|value| *value = deviation * normal(&mut generator));
             }
         }
-        rest = after;
     }
 }
 
@@ -108,7 +117,7 @@ mod tests {
 
     fn drawn(start: Start, seed: u64) -> Vec<f32> {
         let mut values = vec![f32::NAN; 4000];
-        initial(&[TensorSpec::new("t".to_owned(), &[40, 100], start)], seed, &mut values);
+        initial(0..1, &[TensorSpec::new("t".to_owned(), &[40, 100], start)], seed, &mut values);
         values
     }
 
@@ -139,7 +148,7 @@ mod tests {
         let tensor = |name: &str, value| TensorSpec::new(name.to_owned(), &[2], Start::Constant(value));
         let tensors = [tensor("a", 1.0), tensor("b", 2.0)];
         let mut values = [0.0; 4];
-        initial(&tensors, 1, &mut values);
+        initial([1, 0].into_iter(), &tensors, 1, &mut values);
         assert_eq!(values, [1.0, 1.0, 2.0, 2.0]);
         assert_eq!(manifest(&tensors).parameter_count(), 4);
     }

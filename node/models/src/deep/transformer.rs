@@ -3,6 +3,8 @@
 //! Families of them differ in their norms, in how a token knows its place, and in what is inside a block. Each family has a file: [`gpt2`] and
 //! [`llama`].
 
+use std::ops::Range;
+
 use super::tensors::{Start, TensorSpec};
 
 pub mod gpt2;
@@ -110,6 +112,18 @@ impl Transformer {
         }
     }
 
+    /// The tensors of each stage, from the last one to the first: what follows the blocks, each block, and what precedes them.
+    pub(super) fn stages(&self) -> Vec<Range<usize>> {
+        let (after, of_block, before) = match &self.family {
+            Family::Gpt2 => (gpt2::TENSORS_AFTER, gpt2::TENSORS_PER_BLOCK, gpt2::TENSORS_BEFORE),
+            Family::Llama(llama) => (llama.tensors_after(), llama.tensors_per_block(), llama::TENSORS_BEFORE),
+        };
+        let blocks = (0..self.layers).map(|index| after + index * of_block);
+        let first = after + self.layers * of_block;
+        let blocks = blocks.map(|start| start..start + of_block);
+        [0..after].into_iter().chain(blocks).chain([first..first + before]).collect()
+    }
+
     /// How most weights start.
     fn normal(&self) -> Start {
         Start::Normal { deviation: 0.02 }
@@ -189,5 +203,29 @@ mod tests {
         assert_eq!(problem(Transformer { context: 0, ..SMALL }).0, "context");
         assert_eq!(problem(Transformer { dropout: 1.0, ..SMALL }).0, "dropout");
         assert_eq!(problem(Transformer { dropout: f32::NAN, ..SMALL }).0, "dropout");
+    }
+
+    #[test]
+    fn stages_go_from_the_outputs_to_the_embeddings() {
+        let llama = Llama { qkv_biases: true, ..Llama::new(8, 2) };
+        let tied = Llama { tied_embeddings: true, ..llama };
+        for family in [Family::Gpt2, Family::Llama(llama), Family::Llama(tied)] {
+            let net = Transformer { family, ..SMALL };
+            let (tensors, stages) = (net.tensors(), net.stages());
+            let names =
+                |stage: usize| tensors[stages[stage].clone()].iter().map(|tensor| tensor.name.as_str());
+            assert_eq!(stages.len(), 4);
+            assert!(
+                names(0).all(|name| name.contains("norm") || name.contains("ln_f") || name.contains("head"))
+            );
+            assert!(names(1).all(|name| name.contains(".1.")) && names(2).all(|name| name.contains(".0.")));
+            assert!(
+                names(3).all(|name| name.contains("embed") || name.contains("wte") || name.contains("wpe"))
+            );
+            assert_eq!(
+                stages.into_iter().flatten().collect::<Vec<_>>(),
+                (0..tensors.len()).collect::<Vec<_>>()
+            );
+        }
     }
 }

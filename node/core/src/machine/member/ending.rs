@@ -5,7 +5,7 @@ use std::sync::Arc;
 use peergrad_protocol::message::{JoinMessage, Refusal};
 
 use super::{ActiveMember, Progress};
-use crate::io::{Event, Failure, JobOutput, Output};
+use crate::io::{Event, Failure, Output, Work};
 use crate::machine::context::NodeContext;
 use crate::machine::jobs::Purpose;
 use crate::machine::role::{Role, Transition};
@@ -90,6 +90,6 @@ fn evaluate(active: &ActiveMember, cx: &mut NodeContext<'_>) {
     let Some(parameters) = active.training.parameters().cloned() else { return };
     let task = Arc::clone(&active.training.base().loaded().task);
     let cost = u64::from(task.held_out_count());
-    let work = Box::new(move || Box::new(task.evaluate(&parameters)) as JobOutput);
+    let work = Work::whole(move || task.evaluate(&parameters));
     cx.node.jobs.start(Purpose::Evaluate, cost, work, cx.out);
 }

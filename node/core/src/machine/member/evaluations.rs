@@ -7,7 +7,7 @@ use peergrad_protocol::message::{Evaluated, SaveAt, TrainingMessage};
 use peergrad_protocol::{Incarnation, PeerId, StepNumber};
 
 use super::ActiveMember;
-use crate::io::{Event, JobOutput, Output};
+use crate::io::{Event, Output, Work};
 use crate::machine::context::NodeContext;
 use crate::machine::jobs::Purpose;
 
@@ -22,7 +22,7 @@ pub(super) fn begin_if_due(active: &mut ActiveMember, cx: &mut NodeContext<'_>) 
     active.training.base().broadcast(&message.in_view(active.training.base().digest()), cx.out);
     let task = Arc::clone(&active.training.base().loaded().task);
     let cost = u64::from(task.held_out_count());
-    let work = Box::new(move || Box::new(task.evaluate(&parameters)) as JobOutput);
+    let work = Work::whole(move || task.evaluate(&parameters));
     cx.node.jobs.start(Purpose::EvaluateStep(number), cost, work, cx.out);
 }
 

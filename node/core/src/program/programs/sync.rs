@@ -37,8 +37,7 @@ impl Program for SyncDataParallel {
         if step.is_over {
             return Ok(Break(()));
         }
-        let gradient = step.gradient(&self.task, parameters, room).await?;
-        step.all_reduce(gradient, self.optimizer.clone()).await?;
+        step.all_reduce_gradient(&self.task, parameters, room, self.optimizer.clone()).await?;
         Ok(Continue(()))
     }
 }

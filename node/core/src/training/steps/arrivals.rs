@@ -1,7 +1,8 @@
 //! Arrivals: segments from other members, and links that come up or break.
 //!
 //! A segment of the step in progress goes into its round. A segment of the next step, from a member that is ahead, is held within its
-//! link's window until this member begins that step.
+//! link's window until this member begins that step. So is a sum to which this member cannot add its part, because that is still being
+//! computed.
 
 use peergrad_collectives::payload::decoded;
 use peergrad_collectives::round::{Action, SegmentLabel};
@@ -11,7 +12,7 @@ use peergrad_protocol::{Buffer, PeerId, Rank};
 use super::StepEngine;
 use super::commit::commit_if_confirmed;
 use super::merge_snapshot::MergeSnapshots;
-use super::rounds::Rounds;
+use super::rounds::{ActiveRound, Rounds};
 use super::state::{StepKind, StepState};
 use crate::io::{Output, Reject};
 
@@ -41,17 +42,23 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// Takes in the held segments whose step this member has begun.
+    /// Takes in the held segments that can be taken in now.
+    ///
+    /// # Errors
+    /// The first member that has sent one which the plan does not contain. Those of all others were taken in.
     fn deliver_early(&mut self, out: &mut Vec<Output>) -> Result<(), (PeerId, Reject)> {
+        let mut outcome = Ok(());
         for (from, segment, payload) in std::mem::take(&mut self.rounds.early) {
-            if !self.rounds.live.iter().any(|live| live.step == segment.step) {
+            let mut live = self.rounds.live.iter();
+            if !live.any(|live| live.step == segment.step && live.can_receive(&segment)) {
                 self.rounds.early.push_back((from, segment, payload));
                 continue;
             }
-            let taken = self.deliver(from, segment, payload, out);
-            taken.map_err(|reject| (self.state.base.view().member(from).peer, reject))?;
+            if let Err(reject) = self.deliver(from, segment, payload, out) {
+                outcome = outcome.and(Err((self.state.base.view().member(from).peer, reject)));
+            }
         }
-        Ok(())
+        outcome
     }
 
     /// This member replicates chunks whose sums their owner sends.
@@ -98,7 +105,7 @@ impl Delivery<'_> {
 }
 
 impl StepEngine {
-    /// Takes in a segment of this view, or holds it until this member has begun its step.
+    /// Takes in a segment of this view, or holds it until this member has begun its step and knows its own part of the sum.
     pub(super) fn receive_segment(
         &mut self,
         from: PeerId,
@@ -116,7 +123,8 @@ impl StepEngine {
         // With local parameters, members may be ahead by more than one step.
         let may_be_far_ahead = self.state.kind == StepKind::LocalParameters;
         let is_ahead = first == segment.step || (first < segment.step && may_be_far_ahead);
-        if is_ahead || self.is_suspended() {
+        let is_known = |live: &ActiveRound| live.step != segment.step || live.can_receive(&segment);
+        if is_ahead || self.is_suspended() || !self.rounds.live.iter().all(is_known) {
             self.rounds.early.push_back((from, segment, payload));
             return Ok(());
         }
@@ -130,7 +138,7 @@ impl StepEngine {
         Delivery { state, rounds, merge_snapshots }
     }
 
-    /// Takes in the held segments whose step this member has begun, unless no segment is taken in.
+    /// Takes in the held segments that can be taken in now, unless no segment is.
     pub(super) fn take_early(&mut self, out: &mut Vec<Output>) -> Result<(), (PeerId, Reject)> {
         if self.is_suspended() {
             return Ok(());

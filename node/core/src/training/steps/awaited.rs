@@ -24,7 +24,8 @@ impl StepEngine {
             let (stage, from) = self.backup_workers.awaited(&self.state)?;
             return Some(awaited(step, stage, 0, from));
         }
-        let live = self.rounds.live.back()?;
+        // A member whose contribution is still being computed waits for no other.
+        let live = self.rounds.live.back().filter(|live| live.round.is_known())?;
         let rank = |index: usize| Rank::from_index(index);
         // In a ring with long shards, members also wait for room on the links, which hides who waits for whom.
         let is_hidden =

@@ -295,7 +295,7 @@ impl StepEngine {
         } else {
             self.backup_workers.offered.take().expect("a member that is in time has offered a contribution")
         };
-        self.start_round(contribution, Some(contributors));
+        self.start_round(contribution.into(), Some(contributors));
         if let Err((peer, _)) = self.take_early(out) {
             out.push(Output::Disconnect(peer));
         }

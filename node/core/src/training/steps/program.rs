@@ -120,6 +120,7 @@ impl ProgramStep {
             member_count: base.view().members.len(),
             turn: self.turn,
             run_seed: config.seed,
+            segment_elements: config.segment_elements,
             wanted: current.claim.wanted(),
         };
         let begun = StepStart {
@@ -209,6 +210,10 @@ impl StepEngine {
                 self.contribute(contribution);
                 self.take_early(out)?;
             }
+            ProgramCommand::ContributePart { turn, part } if self.is_current(turn) => {
+                self.contribute_part(part);
+                self.take_early(out)?;
+            }
             ProgramCommand::UpdateOwned { turn, rule, reply } if self.is_current(turn) => {
                 if let OwnerRule::Custom(_) = rule {
                     let words =
@@ -232,6 +237,7 @@ impl StepEngine {
             }
             // A command of an interrupted step is dropped together with its reply, and so is a command for tables.
             ProgramCommand::ReduceScatter { .. }
+            | ProgramCommand::ContributePart { .. }
             | ProgramCommand::UpdateOwned { .. }
             | ProgramCommand::AllGather { .. }
             | ProgramCommand::Compute { .. }

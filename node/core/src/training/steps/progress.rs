@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use peergrad_collectives::round::Addend;
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
 
@@ -21,7 +22,7 @@ use super::program::CurrentStep;
 use super::rounds::plan;
 use super::state::StepKind;
 use crate::io::Output;
-use crate::program::contribution::Contribution;
+use crate::program::contribution::{Contribution, ContributionPart};
 use crate::state::owner_rule::OwnerRule;
 
 impl StepEngine {
@@ -60,7 +61,7 @@ impl StepEngine {
             self.program.current = Some(CurrentStep::silent(blend.map(OwnerRule::Blend)));
             let base = &self.state.base;
             let vector = base.vectors.take_zeroed(base.shard_map.sharding.chunks.parameter_count());
-            self.start_round(Contribution { vector, stats: SampleStats::default() }, None);
+            self.start_round(Addend::whole(vector, SampleStats::default()), None);
             if let Err((peer, _)) = self.take_early(out) {
                 out.push(Output::Disconnect(peer));
             }
@@ -71,22 +72,44 @@ impl StepEngine {
     pub(super) fn contribute(&mut self, contribution: Contribution) {
         if self.state.kind == StepKind::BackupWorkers {
             self.backup_workers.keep(contribution);
+        } else if self.rounds.has_begun(self.state.step) {
+            // With a part of it.
+            self.rounds.make_known(&mut self.state, contribution.vector);
         } else {
-            self.start_round(contribution, None);
+            self.start_round(contribution.into(), None);
+        }
+    }
+
+    /// Contributes a part to the step in progress, if that begins with what is known. Others wait for the whole contribution.
+    pub(super) fn contribute_part(&mut self, part: ContributionPart) {
+        let ContributionPart { start, elements, stats } = part;
+        if self.state.kind != StepKind::Synchronous {
+            return;
+        }
+        if self.rounds.has_begun(self.state.step) {
+            self.rounds.extend(&mut self.state, start, &elements);
+        } else if start == 0
+            && let Some(current) = &mut self.program.current
+        {
+            current.has_contributed = true;
+            let base = &self.state.base;
+            let mut vector = base.vectors.take(base.shard_map.sharding.chunks.parameter_count());
+            vector[..elements.len()].copy_from_slice(&elements);
+            self.start_round(Addend { vector, stats, known: elements.len() }, None);
         }
     }
 
     /// Begins the round of the step in progress, with the contributions of these ranks; `None`: of all members.
-    pub(super) fn start_round(&mut self, contribution: Contribution, contributors: Option<Arc<[usize]>>) {
+    pub(super) fn start_round(&mut self, addend: Addend, contributors: Option<Arc<[usize]>>) {
         let shards = self.state.base.shards(self.state.step);
         let planned = if self.state.kind == StepKind::LocalParameters {
             let among = self.program.current.as_ref().and_then(|current| current.among);
-            let (plan, group_averaging) = group_plan(&self.state, among, contribution.stats);
+            let (plan, group_averaging) = group_plan(&self.state, among, addend.stats);
             (plan, Some(group_averaging))
         } else {
             (plan(&self.state, &shards, contributors), None)
         };
-        self.rounds.start(&mut self.state, shards, planned, contribution);
+        self.rounds.start(&mut self.state, shards, planned, addend);
     }
 
     /// The step in progress is complete, with these parameters.

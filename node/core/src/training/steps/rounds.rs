@@ -11,7 +11,7 @@ use std::sync::Arc;
 use peergrad_collectives::codec::Codecs;
 use peergrad_collectives::mirror::Mirror;
 use peergrad_collectives::plan::Plan;
-use peergrad_collectives::round::{Action, Round};
+use peergrad_collectives::round::{Action, Addend, Round};
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::{PartialStep, Segment, TrainingMessage};
@@ -26,7 +26,6 @@ use super::program::{CurrentStep, ProgramStep, ShardPrefix};
 use super::state::StepState;
 use super::transfer::Transfer;
 use crate::io::Output;
-use crate::program::contribution::Contribution;
 use crate::state::optimizer_shard::Version;
 use crate::state::owner_rule::OwnerRule;
 use crate::state::shard_map::StepShards;
@@ -82,12 +81,12 @@ impl Rounds {
         state: &mut StepState,
         shards: Arc<StepShards>,
         (plan, group_averaging): (Plan, Option<GroupAveraging>),
-        Contribution { vector, stats }: Contribution,
+        addend: Addend,
     ) {
         let plan = Arc::new(plan);
         let (commit, vectors, len) = (&mut state.commit, &state.base.vectors, plan.layout.len());
         let result = || commit.take_result_buffer(vectors, len);
-        let round = Round::new(Arc::clone(&plan), vector, stats, result);
+        let round = Round::new(Arc::clone(&plan), addend, result);
         if round.first_sum_seen() {
             state.commit.confirm();
         }
@@ -109,6 +108,24 @@ impl Rounds {
             group_averaging,
         });
         assert!(self.live.len() <= 2, "a round ends before the next but one begins");
+    }
+
+    /// More of this member's contribution to the step in progress is known: the elements from `start` on. They are ignored if that is not
+    /// where the known ones end.
+    pub(super) fn extend(&mut self, state: &mut StepState, start: usize, elements: &[f32]) {
+        let Some(live) = self.live.back_mut().filter(|live| live.round.known() == start) else { return };
+        let (commit, vectors, len) = (&mut state.commit, &state.base.vectors, live.plan.layout.len());
+        live.round.extend(elements, || commit.take_result_buffer(vectors, len));
+    }
+
+    /// All of this member's contribution to the step in progress is known, of which it knew a part.
+    pub(super) fn make_known(&mut self, state: &mut StepState, vector: Buffer) {
+        let Some(live) = self.live.back_mut() else { return };
+        let (commit, vectors, len) = (&mut state.commit, &state.base.vectors, live.plan.layout.len());
+        live.round.make_known(vector, || commit.take_result_buffer(vectors, len));
+        if live.round.first_sum_seen() {
+            state.commit.confirm();
+        }
     }
 
     /// Whether the round of this step has begun.
@@ -135,13 +152,17 @@ impl Rounds {
         out: &mut Vec<Output>,
     ) {
         let (Some(current), Some(live)) = (&mut program.current, self.live.back_mut()) else { return };
-        if !current.has_contributed || live.step != state.step || live.round.is_final() {
+        if !current.has_contributed || live.step != state.step {
             return;
         }
+        // The shard may be final before the program asks for its sums, which it does at the end of its contribution.
         if live.round.is_reduced()
             && let Some(reply) = program.replies.reduced.take()
         {
             let _ = reply.send(());
+        }
+        if live.round.is_final() {
+            return;
         }
         let final_count = if let Some(group_averaging) = &mut live.group_averaging {
             let parameters = state.commit.complete.as_deref();
@@ -269,6 +290,11 @@ impl Rounds {
 }
 
 impl ActiveRound {
+    /// Whether this segment can be taken in now.
+    pub(super) fn can_receive(&self, segment: &Segment) -> bool {
+        self.round.can_receive(segment.phase, segment.owner as usize, segment.index as usize)
+    }
+
     /// Whether the segments of this round could delay the rest of the one `before`, because the rounds use other edges.
     fn may_overtake(&self, before: &Self) -> bool {
         self.group_averaging.is_some() || self.plan.topology != before.plan.topology

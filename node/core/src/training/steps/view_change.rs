@@ -22,6 +22,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use peergrad_collectives::round::Addend;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::message::{MemberReport, PartialStep};
 use peergrad_protocol::view::{Resume, RollForward, View};
@@ -232,10 +233,20 @@ impl StepEngine {
             return self.interrupt();
         }
         match contribution {
-            Some((vector, stats)) => self.contribute(Contribution { vector, stats }),
+            Some(addend) => self.contribute_again(addend),
             // The contribution's memory was used for the result of a step that was to be rolled forward and is not.
             None if current.has_contributed && !self.backup_workers.has_offered() => self.interrupt(),
             None => {}
+        }
+    }
+
+    /// Contributes to the step in progress what was known of this member's contribution when its round ended.
+    fn contribute_again(&mut self, addend: Addend) {
+        if self.state.kind == StepKind::BackupWorkers {
+            let Addend { vector, stats, .. } = addend;
+            self.contribute(Contribution { vector, stats });
+        } else {
+            self.start_round(addend, None);
         }
     }
 

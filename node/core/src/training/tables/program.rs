@@ -124,6 +124,7 @@ impl TableEngine {
             ProgramCommand::Finished(reply) => return self.close(reply, out),
             // A command of an earlier clock is dropped together with its reply, and so is a command for steps.
             ProgramCommand::Operate { .. }
+            | ProgramCommand::ContributePart { .. }
             | ProgramCommand::Compute { .. }
             | ProgramCommand::Begin(_)
             | ProgramCommand::ReduceScatter { .. }
@@ -192,6 +193,7 @@ impl TableEngine {
             member_count,
             turn: self.clock.turn,
             run_seed: loaded.config.seed,
+            segment_elements: loaded.config.segment_elements,
             wanted,
         };
         let begun = ClockStart { number: clock, batch, layout: Arc::clone(&self.exchange.layout) };

@@ -11,14 +11,30 @@
 use super::Transformer;
 use crate::deep::tensors::{Start, TensorSpec};
 
+/// The scale of the norm after the blocks. Its offset follows.
+pub const LAST_NORM: usize = 0;
+/// The tensors of what comes after the blocks.
+pub(super) const TENSORS_AFTER: usize = 2;
 /// The tensors of a block.
-pub const TENSORS_PER_BLOCK: usize = 12;
-/// Tensors before the blocks: of tokens and of places.
-pub const TENSORS_BEFORE: usize = 2;
+pub(super) const TENSORS_PER_BLOCK: usize = 12;
+/// The tensors of what comes before the blocks: of tokens and of places.
+pub(super) const TENSORS_BEFORE: usize = 2;
 
 /// The ends of the names of the four dense layers of a block.
 pub(super) const DENSE: &[&str] =
     &["attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"];
+
+/// The first tensor of a block, among all of the network: the last block's come first.
+#[must_use]
+pub fn first_of_block(net: &Transformer, block: usize) -> usize {
+    TENSORS_AFTER + (net.layers - 1 - block) * TENSORS_PER_BLOCK
+}
+
+/// The tensor of the tokens. That of the places follows.
+#[must_use]
+pub fn token_table(net: &Transformer) -> usize {
+    TENSORS_AFTER + net.layers * TENSORS_PER_BLOCK
+}
 
 /// Its tensors.
 pub(super) fn tensors(net: &Transformer) -> Vec<TensorSpec> {
@@ -29,9 +45,9 @@ pub(super) fn tensors(net: &Transformer) -> Vec<TensorSpec> {
     let mut add = |name: String, shape: &[usize], start| {
         tensors.push(TensorSpec::new(format!("transformer.{name}"), shape, start));
     };
-    add("wte.weight".to_owned(), &[net.vocabulary, width], normal);
-    add("wpe.weight".to_owned(), &[net.context, width], normal);
-    for block in 0..net.layers {
+    add("ln_f.weight".to_owned(), &[width], ones);
+    add("ln_f.bias".to_owned(), &[width], zeros);
+    for block in (0..net.layers).rev() {
         let mut add = |name: &str, shape: &[usize], start| add(format!("h.{block}.{name}"), shape, start);
         add("ln_1.weight", &[width], ones);
         add("ln_1.bias", &[width], zeros);
@@ -46,8 +62,8 @@ pub(super) fn tensors(net: &Transformer) -> Vec<TensorSpec> {
         add("mlp.c_proj.weight", &[4 * width, width], summed);
         add("mlp.c_proj.bias", &[width], zeros);
     }
-    add("ln_f.weight".to_owned(), &[width], ones);
-    add("ln_f.bias".to_owned(), &[width], zeros);
+    add("wte.weight".to_owned(), &[net.vocabulary, width], normal);
+    add("wpe.weight".to_owned(), &[net.context, width], normal);
     tensors
 }
 
@@ -85,5 +101,8 @@ mod tests {
         assert_eq!(named("transformer.h.1.attn.c_attn.weight"), [8, 24]);
         assert_eq!(named("transformer.h.0.mlp.c_proj.weight"), [32, 8]);
         assert_eq!(named("transformer.ln_f.bias"), [8]);
+        assert_eq!(tensors[LAST_NORM].name, "transformer.ln_f.weight");
+        assert_eq!(tensors[first_of_block(&small, 1)].name, "transformer.h.1.ln_1.weight");
+        assert_eq!(tensors[token_table(&small)].name, "transformer.wte.weight");
     }
 }

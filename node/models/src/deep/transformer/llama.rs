@@ -78,8 +78,10 @@ pub(super) const DENSE: &[&str] = &[
     "mlp.down_proj.weight",
 ];
 
-/// Tensors before the blocks.
-const TENSORS_BEFORE: usize = 1;
+/// The scale of the norm after the blocks. The table of the outputs follows, if they have one.
+pub const LAST_NORM: usize = 0;
+/// The tensors of what comes before the blocks: of tokens.
+pub(super) const TENSORS_BEFORE: usize = 1;
 /// The largest width inside the second half of a block.
 const HIDDEN_WIDTH_MAX: usize = 4 * WIDTH_MAX;
 
@@ -100,10 +102,10 @@ impl Llama {
         }
     }
 
-    /// Where the tensors of a block are.
+    /// Where the tensors of a block are, in a network of so many layers: the last block's come first.
     #[must_use]
-    pub fn block(&self, block: usize) -> BlockTensors {
-        let first = TENSORS_BEFORE + block * self.tensors_per_block();
+    pub fn block(&self, layers: usize, block: usize) -> BlockTensors {
+        let first = self.tensors_after() + (layers - 1 - block) * self.tensors_per_block();
         let step = if self.qkv_biases { 2 } else { 1 };
         let after = first + 3 * step;
         BlockTensors {
@@ -117,13 +119,18 @@ impl Llama {
         }
     }
 
-    /// The scale of the norm after so many blocks. The table of the outputs follows, if they have one.
+    /// The tensor of the tokens, after so many layers.
     #[must_use]
-    pub fn last_norm(&self, layers: usize) -> usize {
-        TENSORS_BEFORE + layers * self.tensors_per_block()
+    pub fn token_table(&self, layers: usize) -> usize {
+        self.tensors_after() + layers * self.tensors_per_block()
     }
 
-    fn tensors_per_block(&self) -> usize {
+    /// The tensors of what comes after the blocks.
+    pub(super) fn tensors_after(&self) -> usize {
+        if self.tied_embeddings { 1 } else { 2 }
+    }
+
+    pub(super) fn tensors_per_block(&self) -> usize {
         if self.qkv_biases { 12 } else { 9 }
     }
 
@@ -173,8 +180,11 @@ impl Llama {
         let mut tensors = vec![];
         let mut add =
             |name: String, shape: &[usize], start| tensors.push(TensorSpec::new(name, shape, start));
-        add("model.embed_tokens.weight".to_owned(), &[net.vocabulary, width], normal);
-        for block in 0..net.layers {
+        add("model.norm.weight".to_owned(), &[width], ones);
+        if !self.tied_embeddings {
+            add("lm_head.weight".to_owned(), &[net.vocabulary, width], normal);
+        }
+        for block in (0..net.layers).rev() {
             let mut add = |name: &str, shape: &[usize], start| {
                 add(format!("model.layers.{block}.{name}"), shape, start)
             };
@@ -191,10 +201,7 @@ impl Llama {
             add("input_layernorm.weight", &[width], ones);
             add("post_attention_layernorm.weight", &[width], ones);
         }
-        add("model.norm.weight".to_owned(), &[width], ones);
-        if !self.tied_embeddings {
-            add("lm_head.weight".to_owned(), &[net.vocabulary, width], normal);
-        }
+        add("model.embed_tokens.weight".to_owned(), &[net.vocabulary, width], normal);
         tensors
     }
 
@@ -241,7 +248,8 @@ mod tests {
         assert_eq!(named("model.layers.0.mlp.down_proj.weight"), [8, 20]);
         assert_eq!(named("lm_head.weight"), [256, 8]);
         let tied = net(Llama { tied_embeddings: true, ..LLAMA }).tensors();
-        assert_eq!(tied.last().unwrap().name, "model.norm.weight");
+        assert_eq!(tied.len() + 1, tensors.len());
+        assert!(tied.iter().all(|tensor| tensor.name != "lm_head.weight"));
     }
 
     #[test]
@@ -250,7 +258,7 @@ mod tests {
             let llama = Llama { qkv_biases, ..LLAMA };
             let tensors = net(llama).tensors();
             let BlockTensors { qkv, output, gate, up, down, norm_before_attention, norm_before_gate } =
-                llama.block(1);
+                llama.block(2, 1);
             for (index, name) in [
                 (qkv[0], "self_attn.q_proj"),
                 (qkv[1], "self_attn.k_proj"),
@@ -264,7 +272,8 @@ mod tests {
             ] {
                 assert_eq!(tensors[index].name, format!("model.layers.1.{name}.weight"));
             }
-            assert_eq!(tensors[llama.last_norm(2)].name, "model.norm.weight");
+            assert_eq!(tensors[LAST_NORM].name, "model.norm.weight");
+            assert_eq!(tensors[llama.token_table(2)].name, "model.embed_tokens.weight");
             let weights =
                 tensors.iter().filter(|tensor| tensor.name.contains("layers.0") && tensor.shape.len() == 2);
             assert_eq!(weights.map(TensorSpec::len).sum::<usize>(), llama.block_weights(8, 4));
