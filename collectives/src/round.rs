@@ -4,7 +4,7 @@
 //! segments of both halves share the links.
 //!
 //! # How it works
-//! 1. [`Round::new`] takes the member's contribution and only reads it, so that an interrupted round can be repeated.
+//! 1. [`Round::new`] takes the member's contribution and never changes what is known of it, so that an interrupted round can be repeated.
 //! 2. [`Round::receive`] takes segments in; [`Round::pump`] sends what the links' credit allows.
 //! 3. As far as the own shard is [`summed`](Round::summed), the caller replaces the sums by final values in [`Round::own_shard`], and
 //!    calls [`Round::gather`] with the number of final elements. Final segments are sent without waiting for the rest.
@@ -16,8 +16,8 @@
 //!
 //! If a member leaves, the round cannot end: [`Round::interrupt`] returns its vectors.
 //!
-//! A round may begin when only the first elements of the contribution are known: [`Round::extend`] adds more of them. Until then, segments
-//! of the others cannot be sent, and [cannot be taken in](Round::can_receive).
+//! A round may begin when only the first elements of the contribution are known: [`Round::extend`] adds more of them. A segment with unknown
+//! elements is not sent, and its sum [is not taken in](Round::can_receive).
 //!
 //! # Memory
 //! The contribution, the result, and the received segments that wait for credit: at most a window per link. A segment that starts
@@ -37,13 +37,13 @@ use crate::payload::decoded;
 use crate::plan::{Plan, Topology};
 use crate::reduce_scatter::{Arrival, ReduceScatter};
 
-mod addend;
+mod contribution;
 mod interrupted;
 mod own_shard;
 mod relays;
 mod sending;
 
-pub use addend::Addend;
+pub use contribution::RoundContribution;
 pub use interrupted::InterruptedRound;
 use relays::Relays;
 
@@ -122,9 +122,9 @@ impl Round {
     ///
     /// # Panics
     /// If the contribution has another length than the plan's vector, or if a ring would encode sums again at each hop with a lossy codec.
-    pub fn new(plan: Arc<Plan>, addend: Addend, room: impl FnOnce() -> Buffer) -> Self {
-        let Addend { vector, stats, known } = addend;
-        assert_eq!(vector.len(), addend::len(&plan), "a contribution to every element, or none");
+    pub fn new(plan: Arc<Plan>, contribution: RoundContribution, room: impl FnOnce() -> Buffer) -> Self {
+        let RoundContribution { vector, stats, known } = contribution;
+        assert_eq!(vector.len(), contribution::len(&plan), "a contribution to every element, or none");
         let is_encoded_once = plan.topology == Topology::Direct || plan.codecs.reduce.is_exact();
         assert!(is_encoded_once, "a ring would round sums at each hop");
         let mut round = Self {

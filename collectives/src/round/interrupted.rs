@@ -8,7 +8,7 @@
 //! ```
 //!
 //! # Invariants
-//! - A contribution is never changed before the round is completed: it is returned as it was given.
+//! - What is known of a contribution is never changed before the round is completed: it is returned as it was given.
 //! - A held segment has the bits that its owner sent, and keeps them. The rest of the result is unspecified.
 //!
 //! # Not here
@@ -17,13 +17,13 @@
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
 
-use super::{Addend, ResultVector, Round};
+use super::{ResultVector, Round, RoundContribution};
 
 /// The vectors inside a round.
 #[derive(Debug)]
 pub struct InterruptedRound {
     /// This member's contribution, as far as it is known; `None` if it gave none, or if the round was completed.
-    pub contribution: Option<Addend>,
+    pub contribution: Option<RoundContribution>,
     /// The vector of results; `None` if there was no result yet, or if the vector is complete and therefore shared.
     pub result: Option<Buffer>,
 }
@@ -52,7 +52,7 @@ impl Round {
             contribution: self
                 .contribution
                 .filter(|_| self.plan.contributes(self.plan.rank))
-                .map(|vector| Addend { vector, stats, known }),
+                .map(|vector| RoundContribution { vector, stats, known }),
             result: match self.result {
                 ResultVector::Filling(vector) => Some(vector),
                 ResultVector::Unseen | ResultVector::Complete(_) => None,

@@ -8,7 +8,7 @@ use peergrad_collectives::combine::Combine;
 use peergrad_collectives::credit::LinkCredits;
 use peergrad_collectives::groups::Groups;
 use peergrad_collectives::plan::{Plan, ShardLayout, Topology};
-use peergrad_collectives::round::{Action, Addend, Round, SegmentLabel};
+use peergrad_collectives::round::{Action, Round, RoundContribution, SegmentLabel};
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::{Buffer, Pool};
 use rand::rngs::ChaCha8Rng;
@@ -66,9 +66,10 @@ impl Swarm {
         let stats = SampleStats { samples: 1, loss: 0.0 };
         let pool = self.pool.clone();
         member.plan = Some(Arc::clone(&plan));
-        member
-            .live
-            .push_back((number, Round::new(plan, Addend::whole(contribution, stats), || pool.take(LEN))));
+        member.live.push_back((
+            number,
+            Round::new(plan, RoundContribution::whole(contribution, stats), || pool.take(LEN)),
+        ));
         for (from, number, label, payload) in std::mem::take(&mut self.members[rank].early) {
             self.take(rank, from, number, label, payload);
         }

@@ -8,7 +8,7 @@
 //! step 4            [a . . .]  [. . . .]      [. . . d]   then it is added up again, without 2
 //! ```
 
-use peergrad_collectives::round::{Addend, InterruptedRound};
+use peergrad_collectives::round::{InterruptedRound, RoundContribution};
 use peergrad_protocol::message::SampleStats;
 use rand::Rng;
 
@@ -130,7 +130,7 @@ fn interrupt(swarm: &mut Swarm, rank: usize) -> Vec<Part> {
         let stats = turn.round.seen_stats();
         let part = Part { number, held, stats, remains: turn.round.interrupt() };
         match &part.remains.contribution {
-            Some(Addend { vector, stats, known }) => {
+            Some(RoundContribution { vector, stats, known }) => {
                 let contribution = swarm.case.contribution(person, number);
                 assert!(are_same_bits(&vector[..*known], &contribution[..*known]));
                 assert_eq!(*stats, Case::stats(person, number));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use peergrad_collectives::codec::{Codec, Codecs, TopK, Values};
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::{Plan, ShardLayout, Topology};
-use peergrad_collectives::round::{Addend, Round, SegmentLabel};
+use peergrad_collectives::round::{Round, RoundContribution, SegmentLabel};
 use peergrad_protocol::message::{Phase, SampleStats};
 use peergrad_protocol::{Buffer, Pool};
 
@@ -56,7 +56,14 @@ fn contributions_may_come_in_parts() {
                 for credit in [1, 2, 4, 12] {
                     for adversary in [Adversary::Random, Adversary::Eager, Adversary::Starve(0)] {
                         let case = Case { rank_count, len, topology, credit, adversary, ..PLAIN };
-                        let case = Case { in_parts: true, round_count: 3, replicas: 2, ..case };
+                        let absent =
+                            usize::from(topology == Topology::Direct && rank_count > 2 && credit == 1);
+                        // Where some are absent, all members end a round before the next one begins.
+                        let round_count = if absent > 0 { 1 } else { 3 };
+                        let gathers_sums = credit == 2;
+                        let replicas = if gathers_sums { 1 } else { 2 };
+                        let case = Case { in_parts: true, round_count, replicas, absent, ..case };
+                        let case = Case { gathers_sums, ..case };
                         case.check(seed(&[rank_count as u64, len as u64, u64::from(credit)]));
                     }
                 }
@@ -180,7 +187,7 @@ fn malformed_segments_are_rejected_and_change_nothing() {
     let plan = Arc::new(Plan { layout, topology, combine, codecs, rank: 0, group, contributors });
     let stats = SampleStats { samples: 1, loss: 0.5 };
     let room = || Buffer::from_values(&[0.0; 8]);
-    let mut round = Round::new(plan, Addend::whole(Buffer::from_values(&[1.0; 8]), stats), room);
+    let mut round = Round::new(plan, RoundContribution::whole(Buffer::from_values(&[1.0; 8]), stats), room);
     let label = SegmentLabel { phase: Phase::Reduce, owner: 0, index: 0, stats };
     let mut encoded = vec![0; Codec::Int8.encoded_len(4)];
     Codec::Int8.encode(&[127.0; 4], &mut encoded);
@@ -206,7 +213,7 @@ fn a_member_says_what_it_waits_for() {
     let begin = |topology, rank| {
         let (layout, codecs, combine) = (Arc::clone(&layout), Codecs::default(), Combine::Sum);
         let plan = Plan { layout, topology, combine, codecs, rank, group: None, contributors: None };
-        Round::new(Arc::new(plan), Addend::whole(Buffer::from_values(&[1.0; 9]), stats), room)
+        Round::new(Arc::new(plan), RoundContribution::whole(Buffer::from_values(&[1.0; 9]), stats), room)
     };
     let mut round = begin(Topology::Direct, 0);
     let (segments, mut actions) = (Pool::new(4), Vec::new());

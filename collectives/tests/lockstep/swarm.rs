@@ -8,7 +8,7 @@ use peergrad_collectives::combine::Combine;
 use peergrad_collectives::credit::LinkCredits;
 use peergrad_collectives::mirror::{Mirror, MirrorPlan, parts};
 use peergrad_collectives::plan::{Plan, ShardLayout};
-use peergrad_collectives::round::{Action, Addend, Round, SegmentLabel};
+use peergrad_collectives::round::{Action, Round, RoundContribution, SegmentLabel};
 use peergrad_protocol::message::{Phase, SampleStats};
 use peergrad_protocol::{Buffer, Pool};
 use rand::SeedableRng;
@@ -36,7 +36,7 @@ pub(crate) struct Member {
     pub(crate) turns: VecDeque<Turn>,
     pub(crate) early: VecDeque<(usize, usize, SegmentLabel, Buffer)>,
     /// The contribution to the next round, kept from before the interruption; `None` if there was none.
-    pub(crate) kept: Option<Addend>,
+    pub(crate) kept: Option<RoundContribution>,
     pub(crate) begun: usize,
     pub(crate) completed: usize,
     /// By sender: segments received and not yet granted.
@@ -205,19 +205,19 @@ impl Swarm {
         let member = &mut self.members[rank];
         let number = member.begun;
         member.begun += 1;
-        let addend = member.kept.take().unwrap_or_else(|| {
+        let contribution = member.kept.take().unwrap_or_else(|| {
             if !member.plan.contributes(rank) {
-                return Addend::whole(member.vectors.take(0), SampleStats::default());
+                return RoundContribution::whole(member.vectors.take(0), SampleStats::default());
             }
             let known = if self.case.in_parts { below(&mut self.generator, len + 1) } else { len };
             let mut vector = member.vectors.take(len);
             vector[..known].copy_from_slice(&self.case.contribution(person, number)[..known]);
             vector[known..].fill(f32::NAN);
-            Addend { vector, stats: Case::stats(person, number), known }
+            RoundContribution { vector, stats: Case::stats(person, number), known }
         });
         let topology = self.case.topology_of(number);
         let plan = Arc::new(Plan { topology, ..Plan::clone(&member.plan) });
-        let round = Round::new(plan, addend, || member.vectors.take(len));
+        let round = Round::new(plan, contribution, || member.vectors.take(len));
         let mirror =
             Mirror::new(Arc::clone(&self.mirror_plan), rank, Codec::F32, std::mem::take(&mut member.room));
         member.turns.push_back(Turn { number, round, mirror, replicated: vec![0.0; len], updated: 0 });
@@ -247,7 +247,8 @@ impl Swarm {
         } else {
             let mut vector = vectors.take(len);
             vector.copy_from_slice(&contribution);
-            turn.round.make_known(vector, || vectors.take(len));
+            let contribution = RoundContribution::whole(vector, Case::stats(person, turn.number));
+            turn.round.make_known(contribution, || vectors.take(len));
         }
         self.take_in_early(rank);
         self.drive(rank);

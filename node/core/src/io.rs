@@ -99,7 +99,7 @@ pub enum Input {
         /// The number of segments.
         segments: u32,
     },
-    /// A part of what a job computes is there, and the job continues: see [`Work::in_parts`].
+    /// A part of what a job computes is there, and the job continues. Its result holds all parts.
     ComputedPart {
         /// The job's id.
         job: JobId,

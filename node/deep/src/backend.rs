@@ -54,7 +54,7 @@ impl Backend for Burn {
         count: usize,
         pieces: &(dyn Fn(usize) -> Piece + Sync),
         gradient: &mut [f32],
-        finished: &mut dyn FnMut(f64, &[f32]),
+        mut finished: Option<&mut dyn FnMut(f64, &[f32])>,
     ) -> f64 {
         gradient.fill(0.0);
         #[cfg(feature = "wgpu")]
@@ -62,23 +62,17 @@ impl Backend for Burn {
             return gpu.alone(|| self.gradient_in_turn(architecture, parameters, count, pieces, gradient));
         }
         let weights = Weights::load(architecture, parameters, &self.plain);
-        let sum = Sum { burn: self, architecture, weights: &weights, pieces };
-        let (stages, lengths) = (architecture.stages(), weights.lengths().collect::<Vec<_>>());
+        let lengths = weights.lengths().collect();
+        let sum = Sum { burn: self, architecture, weights: &weights, lengths, pieces };
         let at_once = Architecture::pieces_at_once(parameters.len());
         let mut loss = 0.0;
         for start in (0..count).step_by(at_once) {
-            let mut passes = sum.forward(start..count.min(start + at_once));
-            loss += loss_of(&passes);
-            let mut known = 0;
-            for stage in &stages {
-                let lengths = &lengths[stage.clone()];
-                let end = known + lengths.iter().sum::<usize>();
-                add_stage(&mut passes, stage, lengths, &mut gradient[known..end]);
-                known = end;
-                if start + at_once >= count {
-                    finished(loss, &gradient[..known]);
-                }
-            }
+            let pieces = start..count.min(start + at_once);
+            // Before the last pieces nothing is known.
+            loss = match finished.as_mut().filter(|_| pieces.end == count) {
+                Some(finished) => sum.add_in_stages(pieces, loss, gradient, finished),
+                None => loss + sum.add(pieces, gradient),
+            };
         }
         loss
     }
@@ -92,63 +86,101 @@ impl Backend for Burn {
     }
 }
 
-/// A sum over pieces.
+/// A sum over pieces, which are computed on the threads of the pool, and added in an order that does not depend on these.
 struct Sum<'a> {
     burn: &'a Burn,
     architecture: &'a Architecture,
     weights: &'a Weights,
+    /// By tensor: its elements.
+    lengths: Vec<usize>,
     pieces: &'a (dyn Fn(usize) -> Piece + Sync),
 }
 
 impl Sum<'_> {
-    /// The forward passes of these pieces, in order, computed on the threads of the pool.
-    fn forward(&self, pieces: Range<usize>) -> Vec<Pass> {
-        match pieces.len() {
-            0 => vec![],
-            1 => {
-                let piece = (self.pieces)(pieces.start);
-                vec![Pass::forward(self.burn, self.architecture, self.weights, piece)]
-            }
-            count => {
-                let middle = pieces.start + count / 2;
-                let (mut passes, second) = rayon_core::join(
-                    || self.forward(pieces.start..middle),
-                    || self.forward(middle..pieces.end),
-                );
-                passes.extend(second);
-                passes
-            }
+    fn pass(&self, piece: usize, has_stages: bool) -> Pass {
+        Pass::forward(self.burn, (self.architecture, self.weights), (self.pieces)(piece), has_stages)
+    }
+
+    /// Adds the gradients of these pieces to `gradient`, and returns their loss.
+    fn add(&self, pieces: Range<usize>, gradient: &mut [f32]) -> f64 {
+        if pieces.len() == 1 {
+            let mut pass = self.pass(pieces.start, false);
+            self.add_stage(std::slice::from_mut(&mut pass), &(0..self.lengths.len()), gradient);
+            return loss_of(&[pass]);
         }
+        let middle = pieces.start + pieces.len() / 2;
+        let mut second = vec![0.0; gradient.len()];
+        let losses = rayon_core::join(
+            || self.add(pieces.start..middle, gradient),
+            || self.add(middle..pieces.end, &mut second),
+        );
+        add(gradient, &second);
+        losses.0 + losses.1
+    }
+
+    /// As [`add`](Self::add), for the last pieces: all of them go through a stage before any goes through the next one. `before` is the loss of the
+    /// pieces before; returns that of all.
+    fn add_in_stages(
+        &self,
+        pieces: Range<usize>,
+        before: f64,
+        gradient: &mut [f32],
+        finished: &mut dyn FnMut(f64, &[f32]),
+    ) -> f64 {
+        let mut passes = self.forward(pieces);
+        let loss = before + loss_of(&passes);
+        let mut known = 0;
+        for stage in self.architecture.stages() {
+            let end = known + self.lengths[stage.clone()].iter().sum::<usize>();
+            self.add_stage(&mut passes, &stage, &mut gradient[known..end]);
+            known = end;
+            finished(loss, &gradient[..known]);
+        }
+        loss
+    }
+
+    /// The forward passes of these pieces, in order.
+    fn forward(&self, pieces: Range<usize>) -> Vec<Pass> {
+        if pieces.len() <= 1 {
+            return pieces.map(|piece| self.pass(piece, true)).collect();
+        }
+        let middle = pieces.start + pieces.len() / 2;
+        let (mut passes, second) =
+            rayon_core::join(|| self.forward(pieces.start..middle), || self.forward(middle..pieces.end));
+        passes.extend(second);
+        passes
+    }
+
+    /// Takes all passes back through a stage, and adds its gradients to `sums`.
+    ///
+    /// - `stage`: indices of tensors.
+    /// - `sums`: (elements of the stage).
+    fn add_stage(&self, passes: &mut [Pass], stage: &Range<usize>, sums: &mut [f32]) {
+        if let [pass] = passes {
+            let mut rest = sums;
+            for (found, &length) in pass.backward(stage.clone()).into_iter().zip(&self.lengths[stage.clone()])
+            {
+                let (sums, after) = rest.split_at_mut(length);
+                if let Some(found) = found {
+                    add(sums, found.into_data().as_slice::<f32>().expect("gradients are f32"));
+                }
+                rest = after;
+            }
+            return;
+        }
+        let (first, second) = passes.split_at_mut(passes.len() / 2);
+        let mut others = vec![0.0; sums.len()];
+        rayon_core::join(
+            || self.add_stage(first, stage, sums),
+            || self.add_stage(second, stage, &mut others),
+        );
+        add(sums, &others);
     }
 }
 
-/// Takes all passes back through a stage on the threads of the pool, and adds its gradients to `sums` in an order that does not depend on
-/// these.
-///
-/// - `stage`: indices of tensors.
-/// - `lengths`: (tensors of the stage), the elements of each.
-/// - `sums`: (elements of the stage).
-fn add_stage(passes: &mut [Pass], stage: &Range<usize>, lengths: &[usize], sums: &mut [f32]) {
-    if let [pass] = passes {
-        let mut rest = sums;
-        for (found, &length) in pass.backward(stage.clone()).into_iter().zip(lengths) {
-            let (sums, after) = rest.split_at_mut(length);
-            if let Some(found) = found {
-                let found = found.into_data();
-                let found = found.as_slice::<f32>().expect("gradients are f32");
-                sums.iter_mut().zip(found).for_each(|(sum, value)| *sum += value);
-            }
-            rest = after;
-        }
-        return;
-    }
-    let (first, second) = passes.split_at_mut(passes.len() / 2);
-    let mut others = vec![0.0; sums.len()];
-    rayon_core::join(
-        || add_stage(first, stage, lengths, sums),
-        || add_stage(second, stage, lengths, &mut others),
-    );
-    sums.iter_mut().zip(&others).for_each(|(sum, value)| *sum += value);
+/// Adds values to sums.
+fn add(sums: &mut [f32], values: &[f32]) {
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
 }
 
 /// The loss of these passes, added in the order of their gradients.

@@ -101,10 +101,9 @@ impl Burn {
         let mut losses = vec![];
         let mut sums: Vec<Option<Tensor<1>>> = vec![];
         for index in 0..count {
-            let mut pass = Pass::forward(self, architecture, &weights, pieces(index));
+            let mut pass = Pass::forward(self, (architecture, &weights), pieces(index), false);
             losses.push(pass.loss());
-            let found: Vec<_> =
-                architecture.stages().into_iter().flat_map(|stage| pass.backward(stage)).collect();
+            let found = pass.backward(0..weights.lengths().count());
             sums.resize(found.len(), None);
             for (sum, found) in sums.iter_mut().zip(found) {
                 *sum = match (sum.take(), found) {

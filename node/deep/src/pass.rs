@@ -1,4 +1,4 @@
-//! A pass over a piece: forward, and then backward through one stage after the other.
+//! A pass over a piece: forward, and then backward, at once or through one stage after the other.
 //!
 //! ```text
 //! forward    first stage --> cut --> stage --> cut --> last stage --> loss
@@ -29,11 +29,17 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    pub(crate) fn forward(burn: &Burn, architecture: &Architecture, weights: &Weights, piece: Piece) -> Self {
+    /// The forward pass, for a backward pass through all tensors at once, or stage by stage if it `has_stages`.
+    pub(crate) fn forward(
+        burn: &Burn,
+        (architecture, weights): (&Architecture, &Weights),
+        piece: Piece,
+        has_stages: bool,
+    ) -> Self {
         let Piece { inputs, targets, weight, seeds } = piece;
         // Tensors of its own: burn would otherwise keep one record of what several threads compute.
         let weights = weights.tracked();
-        let training = Training::new(&seeds);
+        let training = Training::new(&seeds, has_stages);
         let outputs = forward(architecture, &weights, &inputs, Some(&training), &burn.recording);
         let loss = summed_loss(outputs, &targets, &burn.recording) * weight;
         let Found { cuts, statistics } = training.into_found();
@@ -50,7 +56,8 @@ impl Pass {
         self.loss.clone()
     }
 
-    /// Goes back through the last stage that is left. Returns the gradient of each of its tensors, as a row; `None` if it has none.
+    /// Goes back through the last stage that is left, which has these tensors. Returns the gradient of each of them, as a row; `None` if it has
+    /// none.
     pub(crate) fn backward(&mut self, stage: Range<usize>) -> Vec<Option<Tensor<1>>> {
         let cut = self.cuts.pop();
         if let Some(slope) = self.slope.take() {

@@ -8,6 +8,8 @@ use burn_tensor::Tensor;
 pub(crate) struct Training<'a> {
     /// (samples): what each draws from.
     pub(crate) seeds: &'a [u64],
+    /// Whether the gradient is computed stage by stage.
+    has_stages: bool,
     found: RefCell<Found>,
 }
 
@@ -29,8 +31,8 @@ pub(crate) struct Cut {
 }
 
 impl<'a> Training<'a> {
-    pub(crate) fn new(seeds: &'a [u64]) -> Self {
-        Self { seeds, found: RefCell::default() }
+    pub(crate) fn new(seeds: &'a [u64], has_stages: bool) -> Self {
+        Self { seeds, has_stages, found: RefCell::default() }
     }
 
     /// Notes the new value of a statistic.
@@ -40,6 +42,9 @@ impl<'a> Training<'a> {
 
     /// Ends a stage with these values, and returns them to begin the next stage: its gradient is computed before that of this stage.
     pub(crate) fn end_stage<const D: usize>(&self, values: Tensor<D>) -> Tensor<D> {
+        if !self.has_stages {
+            return values;
+        }
         let shape = values.dims();
         let output = values.reshape([shape.iter().product::<usize>()]);
         let input = Tensor::from_inner(output.clone().inner()).require_grad();

@@ -55,8 +55,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// - `parameters`, `gradient`: (parameters), in the order of the architecture's tensors.
     /// - `pieces`: makes the piece of a number below `count`.
-    /// - `finished`: is told, when the gradient of a [stage](Architecture::stages) is known, the loss, and the elements of the gradient that
-    ///   are known so far, from the first one on. A backend need not tell it.
+    /// - `finished`: takes, when the gradient of a [stage](Architecture::stages) is known, the loss, and the elements of the gradient that are
+    ///   known so far, from the first one on. `None` if nobody waits for them. A backend may ignore it.
     ///
     /// It takes the threads of the Rayon pool that it is called in. Their number does not change the result.
     fn gradient(
@@ -66,7 +66,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         count: usize,
         pieces: &(dyn Fn(usize) -> Piece + Sync),
         gradient: &mut [f32],
-        finished: &mut dyn FnMut(f64, &[f32]),
+        finished: Option<&mut dyn FnMut(f64, &[f32])>,
     ) -> f64;
 
     /// The outputs for these inputs, without dropout: (rows, outputs) row-major. A row is a picture or a token.

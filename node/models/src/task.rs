@@ -68,12 +68,13 @@ pub trait Task: Send + Sync + 'static {
     /// As [`contribute`](Self::contribute), for a task whose gradient is known from its first element on while the others are still being
     /// computed: the members can sum these meanwhile. The program of synchronous steps calls this one.
     ///
-    /// - `finished`: is told, as often as the task likes, the loss that the task will return, and the elements of the gradient that will not
-    ///   change any more, from the first one on.
+    /// - `finished`: takes, as often as the task likes, the loss that the task will return, and the elements of the gradient that will not
+    ///   change any more, from the first one on: each time more of them.
     ///
-    /// Once elements are told, these samples cannot be left out of the step as a whole. If later elements are not finite, they become zeros.
+    /// Once elements are handed out, these samples cannot be left out of the step as a whole. If later elements are not finite, they become
+    /// zeros, and the loss of the step is not a number. A contribution in parts takes memory for another gradient.
     ///
-    /// The default tells nothing: all of the gradient is known at its end.
+    /// The default hands out nothing: all of the gradient is known at its end.
     fn contribute_in_parts(
         &self,
         step: &StepInfo,

@@ -105,8 +105,8 @@ impl Environment<'_> {
         };
         let now = self.schedule.now();
         let interval = duration / 2 / (parts.len() as u32 + 1);
-        for (before, part) in (1..).zip(parts) {
-            let at = now.after(duration / 2 + interval * before);
+        for (number, part) in (1..).zip(parts) {
+            let at = now.after(duration / 2 + interval * number);
             self.schedule.push_input(at, self.process, Input::ComputedPart { job: id, part });
         }
         let at = now.after(duration);

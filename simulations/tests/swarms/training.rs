@@ -7,15 +7,21 @@ use std::time::Duration;
 use peergrad_collectives::plan::Topology;
 use peergrad_config::single_process::train_single_process;
 use peergrad_config::specification::RunFile;
+use peergrad_core::io::Failure;
 use peergrad_models::task::Task;
 use peergrad_protocol::id::ContentDigest;
+use peergrad_simulations::cluster::Cluster;
+use peergrad_simulations::host::HostId;
+use peergrad_simulations::invariants::{InvariantSetup, Invariants};
 use peergrad_simulations::oracles::plain::PLAIN;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Simulation;
-use peergrad_simulations::task::{AlteredTask, FixedLoader, Squares};
+use peergrad_simulations::task::{AlteredTask, FixedLoader, InParts, Squares};
 use peergrad_simulations::workload::Workload;
 
-use crate::common::{PARAMETERS, SAMPLES, STEPS, assert_nobody_is_blamed, committed, ended, swarm, training};
+use crate::common::{
+    PARAMETERS, SAMPLES, STEPS, assert_nobody_is_blamed, committed, ended, gathered, run_out, swarm, training,
+};
 
 /// The small task as a workload.
 fn workload(topology: Topology) -> Workload {
@@ -67,7 +73,7 @@ fn a_swarm_of_any_size_follows_the_plain_reference() {
     }
 }
 
-/// Whoever hands out what first: the sums have the same order, hence the same bits. And a step takes less time.
+/// Sums keep their order, hence their bits, and a step takes less time.
 #[test]
 fn contributions_in_parts_change_no_bit() {
     for topology in [Topology::Ring, Topology::Direct] {
@@ -124,6 +130,55 @@ fn overflow(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut
     // Finite at each member, infinite in their sum.
     gradient[18] = 3e38;
     loss
+}
+
+/// A swarm of three whose gradients are handed out in parts, and overflow at the last element in the samples that `is_bad` selects.
+fn overflowing_in_parts(is_bad: fn(&[u32]) -> bool) -> (Cluster, Vec<HostId>) {
+    let gradient = move |task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]| {
+        let loss = task.gradient(parameters, samples, gradient);
+        if is_bad(samples) {
+            gradient[PARAMETERS - 1] = f32::INFINITY;
+        }
+        loss
+    };
+    let task = Arc::new(Squares::new(PARAMETERS, SAMPLES));
+    let task = InParts(Arc::new(AlteredTask { task, gradient: Arc::new(gradient) }));
+    let fixed = Arc::new(FixedLoader::new(task, training(Topology::Ring)));
+    let (mut cluster, hosts) = gathered(3, &fixed, 4);
+    // Without the oracle, for which contributions are whole.
+    let patience = Duration::from_secs(30);
+    let setup = InvariantSetup { loaded: fixed.loaded.clone(), integers: None, patience };
+    cluster.set_invariants(Invariants::all(&setup));
+    run_out(&mut cluster);
+    (cluster, hosts)
+}
+
+#[test]
+fn an_overflow_behind_a_part_that_was_sent_shows_in_the_loss() {
+    let (cluster, hosts) = overflowing_in_parts(|samples| samples.contains(&5));
+    let state = |host| ended(&cluster, host).state.as_ref().expect("it trained");
+    let bad_losses =
+        committed(&cluster, hosts[0]).iter().filter(|step| !step.loss.is_finite()).count() as u64;
+    assert!((1..=8).contains(&bad_losses), "{bad_losses} of the 8 steps with the bad sample");
+    for &host in &hosts {
+        let state = state(host);
+        assert_eq!(state.digest, ended(&cluster, hosts[0]).state.as_ref().expect("it trained").digest);
+        assert!(state.parameters.iter().all(|parameter| parameter.is_finite()));
+        assert_eq!(
+            state.left_out,
+            10 * (8 - bad_losses),
+            "without a part, all of a contribution is left out"
+        );
+    }
+    assert!(state(hosts[0]).evaluation.expect("it finished").loss < 0.2, "the others were trained");
+}
+
+#[test]
+fn a_run_whose_gradients_always_overflow_behind_a_part_ends() {
+    let (cluster, hosts) = overflowing_in_parts(|_| true);
+    for host in hosts {
+        assert!(matches!(ended(&cluster, host).outcome, Err(Failure::Diverged { .. })));
+    }
 }
 
 #[test]

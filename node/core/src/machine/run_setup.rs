@@ -225,13 +225,13 @@ impl RunSetup {
         StepNumber(steps): StepNumber,
         result: Result<Arc<Checkpoint>, String>,
     ) -> Result<Arc<Checkpoint>, Failure> {
-        let parameters = self.ready().map(|loaded| loaded.manifest.parameter_count());
+        let loaded = self.ready();
         // A founder may get the checkpoint before it has read its data.
         let fits =
-            |checkpoint: &Checkpoint| parameters.is_none_or(|count| count == checkpoint.parameters.len());
+            |checkpoint: &Checkpoint| loaded.is_none_or(|loaded| loaded.manifest == checkpoint.manifest);
         let fitting = result.and_then(|checkpoint| match fits(&checkpoint) {
             true => Ok(checkpoint),
-            false => Err("it is of another model".to_owned()),
+            false => Err("it is of another model, or of another version of this program".to_owned()),
         });
         fitting.map_err(|reason| Failure::CheckpointLost { steps, reason })
     }

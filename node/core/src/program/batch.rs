@@ -31,8 +31,8 @@ pub struct Batch {
     pub(crate) turn: u64,
     /// The seed of the run.
     pub(crate) run_seed: u64,
-    /// The elements of a segment: with fewer of them known, nothing can be sent.
-    pub(crate) segment_elements: usize,
+    /// The fewest elements of a part of a contribution; `None` if contributions are not handed out in parts.
+    pub(crate) part_elements_min: Option<usize>,
     /// Whether the members still wait for what this one computes.
     pub(crate) wanted: Wanted,
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use peergrad_collectives::plan::are_finite;
-use peergrad_collectives::round::Addend;
+use peergrad_collectives::round::RoundContribution;
 use peergrad_models::optimizer::{GroupedOptimizer, Optimizer};
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
@@ -33,7 +33,7 @@ impl Contribution {
     }
 }
 
-impl From<Contribution> for Addend {
+impl From<Contribution> for RoundContribution {
     fn from(contribution: Contribution) -> Self {
         Self::whole(contribution.vector, contribution.stats)
     }
@@ -53,39 +53,50 @@ pub(crate) struct ContributionPart {
 ///
 /// - `room`: (parameters), for the vector.
 /// - `samples`: how many it is computed from.
-/// - `least`: the fewest elements of a part.
-/// - `compute`: fills the room, and returns the summed loss. Its second argument is told that loss and the elements that are known so far.
+/// - `elements_min`: the fewest elements of a part.
+/// - `compute`: fills the room, and returns the summed loss. Its second argument takes that loss and the elements that are known so far.
 ///
-/// A vector that is not finite becomes a contribution of weight 0, as in [`Contribution::finite`]. If parts of it were handed out, they are in
-/// sums already: then the elements from the first bad part on become zeros.
+/// A vector that is not finite becomes a contribution of weight 0, as in [`Contribution::finite`]. Parts that were handed out are in sums
+/// already: then the elements after them become zeros, and the loss is no number, so that the members notice.
+///
+/// # Panics
+/// If `compute` hands out what is no beginning of the vector, or another loss than it returns.
 pub(super) fn contribution_in_parts(
     mut room: Buffer,
-    (samples, least): (u64, usize),
-    give: &mut dyn FnMut(ContributionPart),
+    samples: u64,
+    elements_min: usize,
+    hand_out: &mut dyn FnMut(ContributionPart),
     compute: impl FnOnce(&mut [f32], &mut dyn FnMut(f64, &[f32])) -> f64,
 ) -> Contribution {
     let len = room.len();
-    let (mut given, mut stats_given, mut is_bad) = (0, None, false);
+    let (mut handed_out, mut loss_known, mut is_bad) = (0, None, false);
     let loss = compute(&mut room, &mut |loss, known| {
-        let part = &known[given..];
-        if is_bad || part.len() < least || known.len() == len {
+        let is_beginning = (handed_out..=len).contains(&known.len());
+        assert!(is_beginning, "a task hands out the beginning of its gradient, and each time more of it");
+        let part = &known[handed_out..];
+        if is_bad || part.len() < elements_min || known.len() == len {
             return;
         }
         is_bad = !loss.is_finite() || !are_finite(part);
         if !is_bad {
-            let stats = *stats_given.get_or_insert(SampleStats { samples, loss });
-            give(ContributionPart { start: given, elements: part.to_vec(), stats });
-            given = known.len();
+            let stats = SampleStats { samples, loss: *loss_known.get_or_insert(loss) };
+            hand_out(ContributionPart { start: handed_out, elements: part.to_vec(), stats });
+            handed_out = known.len();
         }
     });
-    let Some(stats) = stats_given else {
+    let Some(loss_known) = loss_known else {
         return Contribution::finite(room, SampleStats { samples, loss });
     };
-    let rest = &mut room[given..];
-    if is_bad || !are_finite(rest) {
+    assert!(loss_known.to_bits() == loss.to_bits(), "a task hands out the loss that it returns");
+    let rest = &mut room[handed_out..];
+    let is_whole = !is_bad && are_finite(rest);
+    if !is_whole {
         rest.fill(0.0);
     }
-    Contribution { vector: room, stats }
+    Contribution {
+        vector: room,
+        stats: SampleStats { samples, loss: if is_whole { loss } else { f64::NAN } },
+    }
 }
 
 /// How the owner of a shard turns the sums of a step into the shard's new parameters: see
@@ -155,14 +166,14 @@ mod tests {
 
     /// The parts and the result of a gradient 1, 2, 3, ... of 10 elements, of which `known` are known in turn, with `changed` elements.
     fn computed(
-        least: usize,
+        elements_min: usize,
         known: &[usize],
         changed: &[(usize, f32)],
         loss: f64,
     ) -> (Vec<ContributionPart>, Contribution) {
         let mut parts = Vec::new();
         let room = Buffer::from_values(&[f32::NAN; 10]);
-        let contribution = contribution_in_parts(room, (4, least), &mut |part| parts.push(part), {
+        let contribution = contribution_in_parts(room, 4, elements_min, &mut |part| parts.push(part), {
             |room, finished| {
                 (1..=10).for_each(|number| room[number - 1] = number as f32);
                 changed.iter().for_each(|&(index, value)| room[index] = value);
@@ -196,9 +207,15 @@ mod tests {
             let (parts, whole) = computed(1, &[4, 8], &[(bad, f32::INFINITY)], 0.5);
             let given = if bad == 5 { 4 } else { 8 };
             assert_eq!(parts.iter().map(|part| part.elements.len()).sum::<usize>(), given);
-            assert_eq!(whole.stats.samples, 4);
+            assert!(whole.stats.samples == 4 && whole.stats.loss.is_nan());
             assert_eq!(whole.vector[..given], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0][..given]);
             assert!(whole.vector[given..].iter().all(|&element| element == 0.0));
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "the beginning of its gradient, and each time more of it")]
+    fn a_task_that_takes_elements_back_is_refused() {
+        computed(1, &[4, 3], &[], 0.5);
     }
 }

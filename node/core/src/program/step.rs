@@ -62,12 +62,11 @@ impl Step {
         &self,
         task: &Arc<dyn Task>,
         parameters: Arc<Buffer>,
-        mut room: Buffer,
+        room: Buffer,
     ) -> Pending<Contribution> {
         let (task, samples, info) = (Arc::clone(task), Arc::clone(&self.samples), self.info());
         self.compute(self.samples.len() as u64, move || {
-            let loss = task.contribute(&info, &parameters, &samples, &mut room);
-            Contribution::finite(room, SampleStats { samples: samples.len() as u64, loss })
+            contribution(&*task, &info, &parameters, &samples, room)
         })
     }
 
@@ -90,12 +89,14 @@ impl Step {
         update: impl Into<ShardUpdate>,
     ) -> impl Future<Output = Result<(), Interrupted>> + Send {
         let (turn, cost, info) = (self.turn, self.samples.len() as u64, self.info());
-        let (task, samples, least) = (Arc::clone(task), Arc::clone(&self.samples), self.segment_elements);
-        let work = Work::in_parts(move |give| {
-            // A member that is alone has nobody to send to.
-            let least = if info.member_count > 1 { least } else { usize::MAX };
-            contribution_in_parts(room, (samples.len() as u64, least), &mut |part| give(Box::new(part)), {
-                |room, finished| task.contribute_in_parts(&info, &parameters, &samples, room, finished)
+        let (task, samples, elements_min) =
+            (Arc::clone(task), Arc::clone(&self.samples), self.part_elements_min);
+        let work = Work::in_parts(move |hand_out| {
+            let Some(elements_min) = elements_min else {
+                return contribution(&*task, &info, &parameters, &samples, room);
+            };
+            contribution_in_parts(room, cost, elements_min, &mut |part| hand_out(Box::new(part)), {
+                |room, known| task.contribute_in_parts(&info, &parameters, &samples, room, known)
             })
         });
         let summed = self.mailbox.ask(|reply| {
@@ -207,4 +208,16 @@ impl Step {
         let turn = self.turn;
         self.mailbox.ask(|reply| ProgramCommand::AllGather { turn, reply })
     }
+}
+
+/// The contribution of these samples, as a whole.
+fn contribution(
+    task: &dyn Task,
+    info: &StepInfo,
+    parameters: &[f32],
+    samples: &[u32],
+    mut room: Buffer,
+) -> Contribution {
+    let loss = task.contribute(info, parameters, samples, &mut room);
+    Contribution::finite(room, SampleStats { samples: samples.len() as u64, loss })
 }

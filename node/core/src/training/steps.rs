@@ -13,8 +13,8 @@
 //!
 //! # Memory
 //! Three vectors: the complete parameters, the ones before (kept until the commit, then their buffer takes the next
-//! result), and the gradient; up to three more where gradients travel by a lossy codec, for what it leaves out. Nothing
-//! vector-sized is allocated after the first steps.
+//! result), and the gradient; one more while a gradient is handed out in parts, and up to three more where gradients travel by a lossy
+//! codec, for what it leaves out. Nothing vector-sized is allocated after the first steps, but for such parts.
 //!
 //! # Invariants
 //! - At most two rounds exist: the one in progress, and the one before while others still wait for its segments.

@@ -107,7 +107,7 @@ impl DeepTask {
         parameters: &[f32],
         samples: &[u32],
         gradient: &mut [f32],
-        finished: &mut dyn FnMut(f64, &[f32]),
+        finished: Option<&mut dyn FnMut(f64, &[f32])>,
     ) -> f64 {
         let size = self.architecture.samples_per_piece();
         let piece =
@@ -118,8 +118,7 @@ impl DeepTask {
             return self.backend.gradient(&self.architecture, &weights, count, &piece, gradient, finished);
         };
         let mut whole = vec![0.0; weights.len()];
-        let nobody = &mut |_: f64, _: &[f32]| {};
-        let loss = self.backend.gradient(&self.architecture, &weights, count, &piece, &mut whole, nobody);
+        let loss = self.backend.gradient(&self.architecture, &weights, count, &piece, &mut whole, None);
         adapters.project(parameters, &whole, gradient);
         loss
     }
@@ -164,11 +163,11 @@ impl Task for DeepTask {
     }
 
     fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
-        self.gradient_in(0, parameters, samples, gradient, &mut |_, _| {})
+        self.gradient_in(0, parameters, samples, gradient, None)
     }
 
     fn contribute(&self, step: &StepInfo, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
-        self.gradient_in(step.epoch, parameters, samples, gradient, &mut |_, _| {})
+        self.gradient_in(step.epoch, parameters, samples, gradient, None)
     }
 
     fn contribute_in_parts(
@@ -179,7 +178,7 @@ impl Task for DeepTask {
         gradient: &mut [f32],
         finished: &mut dyn FnMut(f64, &[f32]),
     ) -> f64 {
-        self.gradient_in(step.epoch, parameters, samples, gradient, finished)
+        self.gradient_in(step.epoch, parameters, samples, gradient, Some(finished))
     }
 
     fn flops_per_sample(&self) -> Option<u64> {

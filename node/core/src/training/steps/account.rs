@@ -34,6 +34,9 @@ impl StepEngine {
             _ if self.is_suspended() => Wait::View,
             _ if !self.gate.is_open => Wait::Start,
             Some(current) if current.is_silent() => Wait::Shards,
+            Some(current) if !current.has_contributed || !self.rounds.is_known(self.state.step) => {
+                Wait::Program
+            }
             Some(_) if replies.reduced.is_some() => Wait::Sums,
             Some(_) if replies.updated.is_some() || replies.gathered.is_some() => Wait::Shards,
             Some(_) | None => Wait::Program,

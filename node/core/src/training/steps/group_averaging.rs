@@ -18,7 +18,7 @@ use peergrad_collectives::codec::Codecs;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::groups::Groups;
 use peergrad_collectives::plan::{Plan, Segment, ShardLayout, are_finite};
-use peergrad_collectives::round::{Addend, Round};
+use peergrad_collectives::round::{Round, RoundContribution};
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::view::MemberLine;
 use peergrad_protocol::{Buffer, StepNumber};
@@ -149,7 +149,7 @@ impl StepEngine {
             .end_all(self.state.step)
             .and_then(|live| Some((live.group_averaging?.own_samples, live.round.interrupt().contribution?)));
         match own {
-            Some((samples, Addend { vector, stats, .. })) => {
+            Some((samples, RoundContribution { vector, stats, .. })) => {
                 let left_out = self.state.account(samples);
                 self.group.finished_turn = self.program.finish_silently();
                 let assignment = Arc::clone(&self.state.assignment);

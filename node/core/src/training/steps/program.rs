@@ -51,7 +51,7 @@ pub(super) struct CurrentStep {
     pub(super) turn: Option<u64>,
     /// What the program's jobs compute is wanted for as long as this step is in progress.
     claim: Claim,
-    /// Whether this member has contributed, so that sums of its shard may become final.
+    /// Whether this member has contributed, or the first part of it, so that sums of its shard may become final.
     pub(super) has_contributed: bool,
     /// How the members of the step's round are grouped; `None`: all are one group.
     pub(super) among: Option<Groups>,
@@ -120,7 +120,7 @@ impl ProgramStep {
             member_count: base.view().members.len(),
             turn: self.turn,
             run_seed: config.seed,
-            segment_elements: config.segment_elements,
+            part_elements_min: state.part_elements_min(),
             wanted: current.claim.wanted(),
         };
         let begun = StepStart {
@@ -198,6 +198,7 @@ impl StepEngine {
         command: ProgramCommand,
         out: &mut Vec<Output>,
     ) -> Result<(), (PeerId, Reject)> {
+        let mut taken = Ok(());
         match command {
             ProgramCommand::Ready(reply) => self.program.replies.ready = Some(reply),
             ProgramCommand::Begin(reply) => self.program.replies.begin = Some(reply),
@@ -208,11 +209,11 @@ impl StepEngine {
                 );
                 self.program.reduce_scatter(among, reply);
                 self.contribute(contribution);
-                self.take_early(out)?;
+                taken = self.take_early(out);
             }
             ProgramCommand::ContributePart { turn, part } if self.is_current(turn) => {
                 self.contribute_part(part);
-                self.take_early(out)?;
+                taken = self.take_early(out);
             }
             ProgramCommand::UpdateOwned { turn, rule, reply } if self.is_current(turn) => {
                 if let OwnerRule::Custom(_) = rule {
@@ -245,7 +246,7 @@ impl StepEngine {
             | ProgramCommand::Operate { .. } => return Ok(()),
         }
         self.make_progress(out);
-        Ok(())
+        taken
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use peergrad_collectives::round::Addend;
+use peergrad_collectives::round::RoundContribution;
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
 
@@ -61,7 +61,7 @@ impl StepEngine {
             self.program.current = Some(CurrentStep::silent(blend.map(OwnerRule::Blend)));
             let base = &self.state.base;
             let vector = base.vectors.take_zeroed(base.shard_map.sharding.chunks.parameter_count());
-            self.start_round(Addend::whole(vector, SampleStats::default()), None);
+            self.start_round(RoundContribution::whole(vector, SampleStats::default()), None);
             if let Err((peer, _)) = self.take_early(out) {
                 out.push(Output::Disconnect(peer));
             }
@@ -74,7 +74,7 @@ impl StepEngine {
             self.backup_workers.keep(contribution);
         } else if self.rounds.has_begun(self.state.step) {
             // With a part of it.
-            self.rounds.make_known(&mut self.state, contribution.vector);
+            self.rounds.make_known(&mut self.state, contribution);
         } else {
             self.start_round(contribution.into(), None);
         }
@@ -95,21 +95,25 @@ impl StepEngine {
             let base = &self.state.base;
             let mut vector = base.vectors.take(base.shard_map.sharding.chunks.parameter_count());
             vector[..elements.len()].copy_from_slice(&elements);
-            self.start_round(Addend { vector, stats, known: elements.len() }, None);
+            self.start_round(RoundContribution { vector, stats, known: elements.len() }, None);
         }
     }
 
     /// Begins the round of the step in progress, with the contributions of these ranks; `None`: of all members.
-    pub(super) fn start_round(&mut self, addend: Addend, contributors: Option<Arc<[usize]>>) {
+    pub(super) fn start_round(
+        &mut self,
+        contribution: RoundContribution,
+        contributors: Option<Arc<[usize]>>,
+    ) {
         let shards = self.state.base.shards(self.state.step);
         let planned = if self.state.kind == StepKind::LocalParameters {
             let among = self.program.current.as_ref().and_then(|current| current.among);
-            let (plan, group_averaging) = group_plan(&self.state, among, addend.stats);
+            let (plan, group_averaging) = group_plan(&self.state, among, contribution.stats);
             (plan, Some(group_averaging))
         } else {
             (plan(&self.state, &shards, contributors), None)
         };
-        self.rounds.start(&mut self.state, shards, planned, addend);
+        self.rounds.start(&mut self.state, shards, planned, contribution);
     }
 
     /// The step in progress is complete, with these parameters.

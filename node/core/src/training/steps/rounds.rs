@@ -11,7 +11,7 @@ use std::sync::Arc;
 use peergrad_collectives::codec::Codecs;
 use peergrad_collectives::mirror::Mirror;
 use peergrad_collectives::plan::Plan;
-use peergrad_collectives::round::{Action, Addend, Round};
+use peergrad_collectives::round::{Action, Round, RoundContribution};
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::{PartialStep, Segment, TrainingMessage};
@@ -26,6 +26,7 @@ use super::program::{CurrentStep, ProgramStep, ShardPrefix};
 use super::state::StepState;
 use super::transfer::Transfer;
 use crate::io::Output;
+use crate::program::contribution::Contribution;
 use crate::state::optimizer_shard::Version;
 use crate::state::owner_rule::OwnerRule;
 use crate::state::shard_map::StepShards;
@@ -35,7 +36,8 @@ use crate::state::shard_map::StepShards;
 pub(super) struct Rounds {
     /// The round of the step in progress, and the one before it if others still wait for its segments; the older one first.
     pub(super) live: VecDeque<ActiveRound>,
-    /// Segments whose round has not begun here, with the member that sent them.
+    /// Segments that cannot be taken in yet, with the member that sent them: their round has not begun here, or this member's part of their sum
+    /// is not known.
     pub(super) early: VecDeque<(Rank, Segment, Buffer)>,
     /// The actions of a round until they are carried out; empty in between.
     pub(super) actions: Vec<Action>,
@@ -81,12 +83,12 @@ impl Rounds {
         state: &mut StepState,
         shards: Arc<StepShards>,
         (plan, group_averaging): (Plan, Option<GroupAveraging>),
-        addend: Addend,
+        contribution: RoundContribution,
     ) {
         let plan = Arc::new(plan);
         let (commit, vectors, len) = (&mut state.commit, &state.base.vectors, plan.layout.len());
         let result = || commit.take_result_buffer(vectors, len);
-        let round = Round::new(Arc::clone(&plan), addend, result);
+        let round = Round::new(Arc::clone(&plan), contribution, result);
         if round.first_sum_seen() {
             state.commit.confirm();
         }
@@ -119,10 +121,10 @@ impl Rounds {
     }
 
     /// All of this member's contribution to the step in progress is known, of which it knew a part.
-    pub(super) fn make_known(&mut self, state: &mut StepState, vector: Buffer) {
+    pub(super) fn make_known(&mut self, state: &mut StepState, contribution: Contribution) {
         let Some(live) = self.live.back_mut() else { return };
         let (commit, vectors, len) = (&mut state.commit, &state.base.vectors, live.plan.layout.len());
-        live.round.make_known(vector, || commit.take_result_buffer(vectors, len));
+        live.round.make_known(contribution.into(), || commit.take_result_buffer(vectors, len));
         if live.round.first_sum_seen() {
             state.commit.confirm();
         }
@@ -131,6 +133,11 @@ impl Rounds {
     /// Whether the round of this step has begun.
     pub(super) fn has_begun(&self, step: StepNumber) -> bool {
         self.live.back().is_some_and(|live| live.step == step)
+    }
+
+    /// Whether all of this member's contribution to this step is known, if its round has begun.
+    pub(super) fn is_known(&self, step: StepNumber) -> bool {
+        self.live.back().is_none_or(|live| live.step != step || live.round.is_known())
     }
 
     /// Ends all rounds. Returns that of `step`, if it had begun.

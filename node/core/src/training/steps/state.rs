@@ -145,6 +145,14 @@ impl StepState {
         self.assignment.part_len(&self.base.me.peer, self.base.me.incarnation)
     }
 
+    /// The fewest elements of a part of this member's contribution: with fewer, most owners' segments would not be known any further. `None`
+    /// if the contribution is needed as a whole, or if nobody waits for it.
+    pub(super) fn part_elements_min(&self) -> Option<usize> {
+        let members = self.base.view().members.len();
+        let is_of_use = self.kind == StepKind::Synchronous && members > 1;
+        is_of_use.then(|| members.saturating_mul(self.base.loaded.config.segment_elements))
+    }
+
     /// The members that are newcomers in the step in progress.
     pub(super) fn newcomers(&self) -> &[Rank] {
         let view = self.base.view();

@@ -22,7 +22,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peergrad_collectives::round::Addend;
+use peergrad_collectives::round::RoundContribution;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::message::{MemberReport, PartialStep};
 use peergrad_protocol::view::{Resume, RollForward, View};
@@ -233,7 +233,7 @@ impl StepEngine {
             return self.interrupt();
         }
         match contribution {
-            Some(addend) => self.contribute_again(addend),
+            Some(contribution) => self.contribute_again(contribution),
             // The contribution's memory was used for the result of a step that was to be rolled forward and is not.
             None if current.has_contributed && !self.backup_workers.has_offered() => self.interrupt(),
             None => {}
@@ -241,12 +241,12 @@ impl StepEngine {
     }
 
     /// Contributes to the step in progress what was known of this member's contribution when its round ended.
-    fn contribute_again(&mut self, addend: Addend) {
+    fn contribute_again(&mut self, contribution: RoundContribution) {
         if self.state.kind == StepKind::BackupWorkers {
-            let Addend { vector, stats, .. } = addend;
+            let RoundContribution { vector, stats, .. } = contribution;
             self.contribute(Contribution { vector, stats });
         } else {
-            self.start_round(addend, None);
+            self.start_round(contribution, None);
         }
     }
 

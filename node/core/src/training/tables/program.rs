@@ -193,7 +193,7 @@ impl TableEngine {
             member_count,
             turn: self.clock.turn,
             run_seed: loaded.config.seed,
-            segment_elements: loaded.config.segment_elements,
+            part_elements_min: None,
             wanted,
         };
         let begun = ClockStart { number: clock, batch, layout: Arc::clone(&self.exchange.layout) };

@@ -11,9 +11,9 @@ use peergrad_protocol::message::{Phase, SampleStats};
 use super::Round;
 use crate::plan::{Plan, Segment};
 
-/// What a member adds to the sums.
+/// What a member adds to the sums of a round, as far as it is known.
 #[derive(Debug)]
-pub struct Addend {
+pub struct RoundContribution {
     /// (elements of the plan's vector), or none if the member is not a contributor.
     pub vector: Buffer,
     /// The samples and loss behind all of it.
@@ -22,7 +22,7 @@ pub struct Addend {
     pub known: usize,
 }
 
-impl Addend {
+impl RoundContribution {
     /// A vector that is known.
     #[must_use]
     pub fn whole(vector: Buffer, stats: SampleStats) -> Self {
@@ -42,7 +42,7 @@ impl Round {
         self.known
     }
 
-    /// Whether the contribution is known.
+    /// Whether all of the contribution is known.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.known == len(&self.plan)
@@ -73,15 +73,15 @@ impl Round {
         self.sum_if_alone(room);
     }
 
-    /// All elements of the contribution are known: those of `vector`, which has the elements that were known before. `room` is as for
-    /// [`Round::receive`].
+    /// All of the contribution is known: a vector with the elements that were known before. Its samples and loss are those of what is sent and
+    /// added from now on. `room` is as for [`Round::receive`].
     ///
     /// # Panics
-    /// If the contribution has another length.
-    pub fn make_known(&mut self, vector: Buffer, room: impl FnOnce() -> Buffer) {
-        assert_eq!(vector.len(), len(&self.plan), "a contribution to every element");
-        self.known = vector.len();
-        self.contribution = Some(vector);
+    /// If it is not known to the end, or has another length.
+    pub fn make_known(&mut self, contribution: RoundContribution, room: impl FnOnce() -> Buffer) {
+        let RoundContribution { vector, stats, known } = contribution;
+        assert!(known == len(&self.plan) && vector.len() == known, "a contribution to every element");
+        (self.contribution, self.contribution_stats, self.known) = (Some(vector), stats, known);
         self.sum_if_alone(room);
     }
 }
