@@ -10,6 +10,7 @@ use peergrad_config::specification::{
 };
 use peergrad_core::program::loader::Loader;
 use peergrad_models::deep::{Architecture, Backend, Inputs, Piece};
+use peergrad_models::task::KnownGradient;
 use peergrad_simulations::scenario::file::{Size, parse};
 
 use super::{repository_file, repository_files};
@@ -168,7 +169,7 @@ fn nothing() -> DeepBackend {
             count: usize,
             pieces: &(dyn Fn(usize) -> Piece + Sync),
             gradient: &mut [f32],
-            _: Option<&mut dyn FnMut(f64, &[f32])>,
+            _: Option<&mut KnownGradient<'_>>,
         ) -> f64 {
             (0..count).for_each(|index| drop(pieces(index)));
             gradient.fill(0.0);

@@ -262,7 +262,10 @@ pub struct Job {
 }
 
 /// What a job computes.
-pub struct Work(Box<dyn FnOnce(&mut dyn FnMut(JobOutput)) -> JobOutput + Send>);
+pub struct Work(Box<dyn FnOnce(&mut PartReceiver<'_>) -> JobOutput + Send>);
+
+/// Takes the parts of what a job computes.
+type PartReceiver<'a> = dyn FnMut(JobOutput) + 'a;
 
 impl Work {
     /// Something whose result comes at its end.
@@ -272,7 +275,7 @@ impl Work {
 
     /// Something that also hands out parts while it computes. A part may get lost: the result holds all of them.
     pub(crate) fn in_parts<T: Send + 'static>(
-        work: impl FnOnce(&mut dyn FnMut(JobOutput)) -> T + Send + 'static,
+        work: impl FnOnce(&mut PartReceiver<'_>) -> T + Send + 'static,
     ) -> Self {
         Self(Box::new(move |part| Box::new(work(part))))
     }

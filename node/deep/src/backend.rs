@@ -5,6 +5,7 @@ use std::ops::Range;
 use burn_tensor::activation::log_softmax;
 use burn_tensor::{Device, Int, Tensor, TensorData};
 use peergrad_models::deep::{Architecture, Backend, Inputs, Piece, Targets};
+use peergrad_models::task::KnownGradient;
 
 use crate::convolutional;
 use crate::pass::Pass;
@@ -54,7 +55,7 @@ impl Backend for Burn {
         count: usize,
         pieces: &(dyn Fn(usize) -> Piece + Sync),
         gradient: &mut [f32],
-        mut finished: Option<&mut dyn FnMut(f64, &[f32])>,
+        mut finished: Option<&mut KnownGradient<'_>>,
     ) -> f64 {
         gradient.fill(0.0);
         #[cfg(feature = "wgpu")]
@@ -125,7 +126,7 @@ impl Sum<'_> {
         pieces: Range<usize>,
         before: f64,
         gradient: &mut [f32],
-        finished: &mut dyn FnMut(f64, &[f32]),
+        finished: &mut KnownGradient<'_>,
     ) -> f64 {
         let mut passes = self.forward(pieces);
         let loss = before + loss_of(&passes);

@@ -18,7 +18,7 @@ use peergrad_models::task::activation::Activation;
 use peergrad_models::task::loss::Loss;
 use peergrad_models::task::network::Network;
 use peergrad_models::task::supervised::Supervised;
-use peergrad_models::task::{StepInfo, Task};
+use peergrad_models::task::{KnownGradient, StepInfo, Task};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn gradient_in_parts(
     architecture: &Architecture,
     parameters: &[f32],
     pieces: &[Piece],
-    finished: Option<&mut dyn FnMut(f64, &[f32])>,
+    finished: Option<&mut KnownGradient<'_>>,
 ) -> (f64, Vec<f32>) {
     let mut gradient = vec![f32::NAN; parameters.len()];
     let piece = |index: usize| pieces[index].clone();

@@ -38,6 +38,7 @@ pub use convolutional::ConvolutionalNet;
 pub use task::DeepTask;
 pub use transformer::{Family, Llama, Transformer};
 
+use crate::task::KnownGradient;
 use tensors::TensorSpec;
 
 /// A deep network.
@@ -66,7 +67,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         count: usize,
         pieces: &(dyn Fn(usize) -> Piece + Sync),
         gradient: &mut [f32],
-        finished: Option<&mut dyn FnMut(f64, &[f32])>,
+        finished: Option<&mut KnownGradient<'_>>,
     ) -> f64;
 
     /// The outputs for these inputs, without dropout: (rows, outputs) row-major. A row is a picture or a token.

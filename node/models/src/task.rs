@@ -21,6 +21,9 @@ pub mod supervised;
 
 pub use step_info::{Claim, StepInfo, Wanted};
 
+/// Takes the loss that a task will return, and the elements of its gradient that are known so far, from the first one on.
+pub type KnownGradient<'a> = dyn FnMut(f64, &[f32]) + 'a;
+
 /// A model with its loss, its gradient and its data.
 pub trait Task: Send + Sync + 'static {
     /// Names and shapes of the parameter tensors, in the order in which they lie in the flat vector.
@@ -81,7 +84,7 @@ pub trait Task: Send + Sync + 'static {
         parameters: &[f32],
         samples: &[u32],
         gradient: &mut [f32],
-        finished: &mut dyn FnMut(f64, &[f32]),
+        finished: &mut KnownGradient<'_>,
     ) -> f64 {
         let _ = finished;
         self.contribute(step, parameters, samples, gradient)

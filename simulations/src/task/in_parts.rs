@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peergrad_models::task::{Evaluation, SparseTask, StepInfo, Task};
+use peergrad_models::task::{Evaluation, KnownGradient, SparseTask, StepInfo, Task};
 use peergrad_protocol::cursor::mixed;
 use peergrad_protocol::manifest::Manifest;
 
@@ -33,7 +33,7 @@ impl Task for InParts {
         parameters: &[f32],
         samples: &[u32],
         gradient: &mut [f32],
-        finished: &mut dyn FnMut(f64, &[f32]),
+        finished: &mut KnownGradient<'_>,
     ) -> f64 {
         let loss = self.0.contribute(step, parameters, samples, gradient);
         let draw = mixed(step.seed);

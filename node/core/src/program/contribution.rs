@@ -5,6 +5,7 @@ use std::fmt;
 use peergrad_collectives::plan::are_finite;
 use peergrad_collectives::round::RoundContribution;
 use peergrad_models::optimizer::{GroupedOptimizer, Optimizer};
+use peergrad_models::task::KnownGradient;
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
 
@@ -66,7 +67,7 @@ pub(super) fn contribution_in_parts(
     samples: u64,
     elements_min: usize,
     hand_out: &mut dyn FnMut(ContributionPart),
-    compute: impl FnOnce(&mut [f32], &mut dyn FnMut(f64, &[f32])) -> f64,
+    compute: impl FnOnce(&mut [f32], &mut KnownGradient<'_>) -> f64,
 ) -> Contribution {
     let len = room.len();
     let (mut handed_out, mut loss_known, mut is_bad) = (0, None, false);

@@ -16,7 +16,7 @@ use super::{Architecture, Backend, Inputs, Piece, Targets};
 use crate::data::labels::Labels;
 use crate::task::loss::{Loss, Score};
 use crate::task::step_info::StepInfo;
-use crate::task::{Evaluation, Task};
+use crate::task::{Evaluation, KnownGradient, Task};
 
 /// A deep network that learns from samples.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl DeepTask {
         parameters: &[f32],
         samples: &[u32],
         gradient: &mut [f32],
-        finished: Option<&mut dyn FnMut(f64, &[f32])>,
+        finished: Option<&mut KnownGradient<'_>>,
     ) -> f64 {
         let size = self.architecture.samples_per_piece();
         let piece =
@@ -176,7 +176,7 @@ impl Task for DeepTask {
         parameters: &[f32],
         samples: &[u32],
         gradient: &mut [f32],
-        finished: &mut dyn FnMut(f64, &[f32]),
+        finished: &mut KnownGradient<'_>,
     ) -> f64 {
         self.gradient_in(step.epoch, parameters, samples, gradient, Some(finished))
     }

@@ -3,6 +3,7 @@
 //! Families of them differ in their norms, in how a token knows its place, and in what is inside a block. Each family has a file: [`gpt2`] and
 //! [`llama`].
 
+use std::iter;
 use std::ops::Range;
 
 use super::tensors::{Start, TensorSpec};
@@ -118,10 +119,12 @@ impl Transformer {
             Family::Gpt2 => (gpt2::TENSORS_AFTER, gpt2::TENSORS_PER_BLOCK, gpt2::TENSORS_BEFORE),
             Family::Llama(llama) => (llama.tensors_after(), llama.tensors_per_block(), llama::TENSORS_BEFORE),
         };
-        let blocks = (0..self.layers).map(|index| after + index * of_block);
-        let first = after + self.layers * of_block;
-        let blocks = blocks.map(|start| start..start + of_block);
-        [0..after].into_iter().chain(blocks).chain([first..first + before]).collect()
+        let lengths = iter::once(after).chain(iter::repeat_n(of_block, self.layers)).chain([before]);
+        let stages = lengths.scan(0, |end, length| {
+            *end += length;
+            Some(*end - length..*end)
+        });
+        stages.collect()
     }
 
     /// How most weights start.
