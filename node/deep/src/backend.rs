@@ -119,8 +119,8 @@ impl Sum<'_> {
         losses.0 + losses.1
     }
 
-    /// As [`add`](Self::add), for the last pieces: all of them go through a stage before any goes through the next one. `before` is the loss of the
-    /// pieces before; returns that of all.
+    /// As [`add`](Self::add), for the last pieces, of which the second half, or all, go through a stage before any goes through the next one.
+    /// `before` is the loss of the pieces before; returns that of all.
     fn add_in_stages(
         &self,
         pieces: Range<usize>,
@@ -128,12 +128,23 @@ impl Sum<'_> {
         gradient: &mut [f32],
         finished: &mut KnownGradient<'_>,
     ) -> f64 {
-        let mut passes = self.forward(pieces);
-        let loss = before + loss_of(&passes);
+        // The intermediate values of all these passes are in memory at once, and no longer in a cache.
+        let is_halved = pieces.len().div_ceil(2) >= PASSES_PER_THREAD * rayon_core::current_num_threads();
+        let middle = if is_halved { pieces.start + pieces.len() / 2 } else { pieces.start };
+        let loss_of_first = is_halved.then(|| self.add(pieces.start..middle, gradient));
+        let mut passes = self.forward(middle..pieces.end);
+        let loss = before + (loss_of_first.unwrap_or_default() + loss_of(&passes));
         let mut known = 0;
         for stage in self.architecture.stages() {
             let end = known + self.lengths[stage.clone()].iter().sum::<usize>();
-            self.add_stage(&mut passes, &stage, &mut gradient[known..end]);
+            let sums = &mut gradient[known..end];
+            if is_halved {
+                let mut second = vec![0.0; sums.len()];
+                self.add_stage(&mut passes, &stage, &mut second);
+                add(sums, &second);
+            } else {
+                self.add_stage(&mut passes, &stage, sums);
+            }
             known = end;
             finished(loss, &gradient[..known]);
         }
@@ -178,6 +189,9 @@ impl Sum<'_> {
         add(sums, &others);
     }
 }
+
+/// The fewest passes that go through stages together, for each thread: the less they are, the less of the all-reduce is hidden behind them.
+const PASSES_PER_THREAD: usize = 4;
 
 /// Adds values to sums.
 fn add(sums: &mut [f32], values: &[f32]) {
