@@ -16,8 +16,10 @@ use crate::cursor::{DataCursor, Span, are_disjoint};
 use crate::id::{Incarnation, PeerId};
 use crate::limits::{BATCH_SPANS_MAX, CHUNKS_MAX, LEASES_MAX, MEMBERS_MAX, PENDING_CLOCKS_MAX, STEPS_MAX};
 use crate::wire::codec::{Decode, Encode};
+pub use change::{JournalMessage, Map, Operation, TableChange};
 pub use row_set::RowSet;
 
+mod change;
 mod row_set;
 
 /// The index of a row, over all tables of a run: each table has a range of indices, one table after the other.
@@ -65,6 +67,8 @@ pub enum TableMessage {
     ReplicaAck(u64),
     /// Owner to every member: all replicas of these chunks are up to date.
     Replicated(ChunkSet),
+    /// Between a worker and the members that keep its journal.
+    Journal(JournalMessage),
 }
 
 /// A message of a worker to an owner.
@@ -81,25 +85,14 @@ pub enum Request {
         /// The rows.
         rows: RowSet,
     },
-    /// Adds to rows of a chunk.
-    Add {
-        /// The number of this change among all of the worker's, from 1, whatever chunk it is for. An owner applies it once.
-        sequence: u64,
-        /// The number of clocks that the worker has completed.
-        clock: u64,
-        /// The chunk that holds the rows.
-        chunk: u32,
-        /// The values to add.
-        rows: Rows,
-    },
-    /// Changes columns of all rows of a chunk, once.
-    Map {
-        /// As in `Add`: additions and maps are numbered together.
-        sequence: u64,
-        /// The chunk.
-        chunk: u32,
-        /// The operation.
-        map: Map,
+    /// Changes a chunk, once.
+    Change(TableChange),
+    /// Changes a chunk, once, in the place of a worker that is gone. The sender has kept the change in that worker's journal.
+    Replay {
+        /// The worker that has made the change.
+        worker: WorkerId,
+        /// The change.
+        change: TableChange,
     },
     /// Reduces columns of all rows of a chunk to a number, once all workers have come far enough.
     Reduce {
@@ -130,36 +123,10 @@ pub enum Request {
         /// or if all samples are done.
         may_wait: bool,
     },
-    /// The leases up to this number are done: their updates are stored and survive the worker.
-    Complete {
-        /// The number of the last lease that is done.
-        last_lease: u64,
-    },
     /// The worker has ended and returns its leases from this number on.
     Return {
         /// The number of the first lease that it returns.
         first_lease: u64,
-    },
-}
-
-/// An operation of owners on columns of a table. Column j holds value j of every row.
-#[derive(Clone, Copy, Debug, PartialEq, Encode, Decode)]
-pub enum Map {
-    /// `to += by * from`
-    Axpy {
-        /// The factor.
-        by: f32,
-        /// The column that is added.
-        from: u32,
-        /// The column that it is added to.
-        to: u32,
-    },
-    /// `column *= by`
-    Scale {
-        /// The factor.
-        by: f32,
-        /// The column.
-        column: u32,
     },
 }
 
@@ -206,6 +173,13 @@ pub enum Response {
         /// The sequence number.
         up_to: u64,
     },
+    /// All changes of a worker that is gone, up to this number, that this owner received from this member in this view are at all replicas.
+    ReplayAcknowledged {
+        /// The worker that has made the changes.
+        worker: WorkerId,
+        /// The sequence number.
+        up_to: u64,
+    },
     /// A lease. It is empty if there are no samples at present.
     Leased {
         /// The worker's number for the lease.
@@ -249,7 +223,8 @@ pub struct TableChunk {
     /// By clock: sums that were added to these rows in it and are applied once all workers have completed it. Empty in tables that
     /// apply additions immediately.
     pub pending: Vec<(u64, Rows)>,
-    /// The last sequence number of each worker that the chunk includes; only of some workers if this is not the whole chunk.
+    /// The last sequence number of each worker that the chunk includes; only of some workers if this is not the whole chunk. Zero: the
+    /// worker is gone, and its number is forgotten.
     pub applied: Vec<(WorkerId, u64)>,
     /// The lease table, if it is stored with this chunk and has changed. If this is not the whole chunk, only the workers whose leases
     /// have changed are in it.
@@ -337,7 +312,9 @@ impl TableMessage {
             Self::Response(Response::Reduced { request, clock, applied, .. }) => {
                 *request <= STEPS_MAX && clock.is_valid() && *applied <= STEPS_MAX
             }
-            Self::Response(Response::Acknowledged { up_to }) => *up_to <= STEPS_MAX,
+            Self::Response(Response::Acknowledged { up_to } | Response::ReplayAcknowledged { up_to, .. }) => {
+                *up_to <= STEPS_MAX
+            }
             Self::Response(Response::Leased { lease_number, lease, .. }) => {
                 *lease_number <= STEPS_MAX && lease.is_valid()
             }
@@ -347,6 +324,7 @@ impl TableMessage {
             }
             Self::ReplicaAck(number) => *number <= STEPS_MAX,
             Self::Replicated(chunks) => chunks.is_valid(),
+            Self::Journal(message) => message.is_valid(),
         }
     }
 }
@@ -358,26 +336,19 @@ impl Request {
             Self::Get { request, min_clock, rows, .. } => {
                 *request <= STEPS_MAX && min_clock.is_valid() && rows.is_valid()
             }
-            Self::Add { sequence, clock, rows, .. } => {
-                (1..=STEPS_MAX).contains(sequence) && *clock <= STEPS_MAX && rows.indices.is_valid()
-            }
-            Self::Map { sequence, .. } => (1..=STEPS_MAX).contains(sequence),
+            Self::Change(change) | Self::Replay { change, .. } => change.is_valid(),
             Self::Reduce { request, min_clock, .. } => *request <= STEPS_MAX && min_clock.is_valid(),
             Self::Tick { clock } => clock.is_valid(),
             Self::Lease { lease_number, .. } => (1..=STEPS_MAX).contains(lease_number),
-            Self::Complete { last_lease: number } | Self::Return { first_lease: number } => {
-                *number <= STEPS_MAX
-            }
+            Self::Return { first_lease } => *first_lease <= STEPS_MAX,
         }
     }
 
-    /// The sequence number and the chunk of a request that changes a table; `None` for other requests.
+    /// The change of a request that changes a table; `None` for other requests.
     #[must_use]
-    pub fn change(&self) -> Option<(u64, u32)> {
+    pub fn change(&self) -> Option<&TableChange> {
         match self {
-            Self::Add { sequence, chunk, .. } | Self::Map { sequence, chunk, .. } => {
-                Some((*sequence, *chunk))
-            }
+            Self::Change(change) | Self::Replay { change, .. } => Some(change),
             _ => None,
         }
     }
@@ -396,7 +367,7 @@ impl Request {
     pub fn bytes(&self) -> usize {
         let rows = match self {
             Self::Get { rows, .. } => rows.bytes(),
-            Self::Add { rows, .. } => rows.bytes(),
+            Self::Change(change) | Self::Replay { change, .. } => change.bytes(),
             _ => 0,
         };
         size_of::<Self>() + rows
@@ -433,7 +404,7 @@ impl TableChunk {
             && self.pending.len() <= PENDING_CLOCKS_MAX
             && self.pending.iter().all(|(clock, rows)| *clock <= STEPS_MAX && are_valid(rows))
             && self.pending.is_sorted_by(|(one, _), (next, _)| one < next)
-            && self.applied.len() <= MEMBERS_MAX
+            && self.applied.len() <= 2 * MEMBERS_MAX
             && self.applied.iter().all(|(_, last)| *last <= STEPS_MAX)
             && self.lease_table.as_ref().is_none_or(LeaseTable::is_valid)
     }
@@ -447,9 +418,9 @@ impl LeaseTable {
                 && held.leases.iter().all(|(number, lease)| *number <= STEPS_MAX && lease.is_valid())
         };
         self.cursor.is_valid()
-            && self.returned.len() <= MEMBERS_MAX * LEASES_MAX
+            && self.returned.len() <= 2 * MEMBERS_MAX * LEASES_MAX
             && self.returned.iter().all(SampleLease::is_valid)
-            && self.outstanding.len() <= MEMBERS_MAX
+            && self.outstanding.len() <= 2 * MEMBERS_MAX
             && self.outstanding.iter().all(are_valid)
     }
 }

@@ -14,6 +14,7 @@ use crate::invariants::merged_first::MERGED_FIRST;
 use crate::liveness::LIVENESS;
 use crate::oracles::plain::PLAIN;
 use crate::oracles::replay::REPLAY;
+use crate::oracles::table_sums::TABLE_SUMS;
 use crate::scenario::EXPECTATION;
 use crate::task::AlteredTask;
 use crate::workload::Workload;
@@ -66,6 +67,7 @@ enum Bug {
     CorruptedSnapshot,
     HiddenSamples,
     EarlyEnd,
+    NoJournal,
 }
 
 /// All mutants.
@@ -280,6 +282,13 @@ pub const MUTANTS: &[Mutant] = &[
         scenario: "merge-counted",
         bug: Bug::EarlyEnd,
     },
+    Mutant {
+        name: "no-journal",
+        about: "a worker sends its additions to their owners before other members keep them",
+        invariant: TABLE_SUMS,
+        scenario: "tables",
+        bug: Bug::NoJournal,
+    },
 ];
 
 impl Mutant {
@@ -317,6 +326,7 @@ impl Mutant {
                 let training = TrainingConfig { batch_size, ..workload.loaded.config.clone() };
                 setup.loader = workload.loader_with(training);
             }
+            Bug::NoJournal => setup.loader = workload.loader_by_chunk(),
             Bug::LyingDisk => setup.disk.mode = DiskMode::Lying,
             Bug::NoPersistence => setup.disk.mode = DiskMode::Forgetful,
             Bug::CorruptedCheckpoint => setup.disk.mode = DiskMode::Corrupted,
@@ -352,6 +362,7 @@ impl Mutant {
             | Bug::OverstatedLoss
             | Bug::NoDigests
             | Bug::WrongBatch
+            | Bug::NoJournal
             | Bug::LyingDisk
             | Bug::CorruptedCheckpoint => return None,
         })

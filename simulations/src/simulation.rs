@@ -19,8 +19,10 @@ use crate::mutants::Mutant;
 use crate::oracles::plain::{self, PLAIN};
 use crate::oracles::replay::Replay;
 use crate::oracles::sample_counter::{EpochCount, SampleCounter};
+use crate::oracles::table_sums::{self, TABLE_SUMS};
 use crate::oracles::view_chain::ViewChain;
 use crate::scenario::{EXPECTATION, JoinOutcome, Scenario, SurvivorOutcome};
+use crate::workload::Workload;
 
 /// A scenario in progress under one seed.
 pub struct Simulation {
@@ -211,13 +213,23 @@ impl Simulation {
                 Err(words) => violations.push(Violation { at: now, invariant: PLAIN, message: words }),
             }
         }
+        let finals = self.finals();
+        let Workload { loaded, integers, .. } = &self.scenario.workload;
+        if let (Some(task), Some(end)) = (integers, finals.first())
+            && table_sums::applies(loaded)
+            && self.is_asked(TABLE_SUMS)
+        {
+            checked.push(TABLE_SUMS);
+            if let Err(words) = table_sums::compare(loaded, task, &end.parameters) {
+                violations.push(Violation { at: now, invariant: TABLE_SUMS, message: words });
+            }
+        }
         if violations.is_empty()
             && self.is_asked(EXPECTATION)
             && let Err(words) = self.meets_expectations(&committed)
         {
             violations.push(Violation { at: now, invariant: EXPECTATION, message: words });
         }
-        let finals = self.finals();
         let digests: Vec<String> = finals.iter().map(|state| state.digest.to_string()).collect();
         let may_differ = self.cluster.history().has_forked() && self.ends_apart();
         if violations.is_empty() && !may_differ && digests.windows(2).any(|pair| pair[0] != pair[1]) {

@@ -13,8 +13,10 @@ use peergrad_config::specification::{BuiltinLoader, DeepBackend, RunFile, Specif
 use peergrad_core::io::DataReference;
 use peergrad_core::program::loader::{Loaded, Loader, TrainingConfig};
 use peergrad_core::program::programs::backup_workers::BackupWorkers;
+use peergrad_core::program::programs::ssp::Ssp;
 use peergrad_core::program::programs::sync::SyncDataParallel;
 use peergrad_core::program::{Program, ProgramFactory};
+use peergrad_core::table::{Atomicity, TableRule, TableSpec};
 use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::dense_table::unpack;
 use peergrad_models::data::embedded::{DIGITS, embedded};
@@ -202,6 +204,18 @@ impl Workload {
     #[must_use]
     pub fn loader_of(&self, task: impl Task) -> Arc<dyn Loader> {
         let loaded = Loaded { task: Arc::new(task), ..self.loaded.clone() };
+        Arc::new(SharedLoader { loaded, reference: self.reference.clone() })
+    }
+}
+
+impl Workload {
+    /// As [`Workload::loader`], but for a peer whose additions are not atomic, in a run of [`Ssp`].
+    pub(crate) fn loader_by_chunk(&self) -> Arc<dyn Loader> {
+        let spec = self.loaded.program.table_spec(&self.loaded).expect("the parameters are in a table");
+        let spec = TableSpec { atomicity: Atomicity::Chunk, ..spec };
+        let program =
+            ProgramFactory::with_tables(move |_| spec.clone(), |loaded| Ssp::of(loaded, TableRule::Sum));
+        let loaded = Loaded { program, ..self.loaded.clone() };
         Arc::new(SharedLoader { loaded, reference: self.reference.clone() })
     }
 }

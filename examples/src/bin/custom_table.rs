@@ -2,24 +2,22 @@
 //!
 //! Row `i` gets the length of the longest Collatz sequence (n is followed by n / 2 if n is even and by 3 n + 1 if n is odd, down to 1)
 //! among the 200 numbers from 200 i on. A sample of this task is a row: each worker leases rows, computes them, and adds the results
-//! to the table. An addition counts once, and survives its worker once the table has acknowledged it. Every epoch computes every row
-//! again and adds the result; a second column counts the additions. If a worker is lost between the acknowledgement of its rows and the
-//! end of its clock, another worker computes the same rows again: a row may then count more additions than there are epochs, and is
-//! still the sum of that many equal numbers.
+//! to the table. The rows of a clock are added together and once, or not at all: then another worker computes them. Every epoch computes
+//! every row again and adds the result; a second column counts the additions. So in the end it is the number of epochs in every row,
+//! whoever was lost.
 //!
 //! ```text
 //! cargo run --release -p peergrad-examples --bin custom_table -- start
 //! cargo run --release -p peergrad-examples --bin custom_table -- join pg1...   (what `start` printed; on any machine)
 //! ```
-//! The run ends with an accuracy of 1 (the share of rows that are right) and a loss of 40 (the mean number of additions to a row), or
-//! a little more if workers were lost.
+//! The run ends with an accuracy of 1 (the share of rows that are right) and a loss of 40 (the mean number of additions to a row).
 
 use peergrad::prelude::*;
 
 /// The algorithm at one worker.
 #[derive(Default)]
 struct Filling {
-    /// The last push, until it is acknowledged; `None` before the first.
+    /// The rows of the last clock, until they are safe; `None` before the first.
     sent: Option<Pending<()>>,
 }
 
@@ -43,13 +41,12 @@ impl Program for Filling {
             Rows { indices: samples.into_iter().map(u64::from).collect(), values }
         });
         let rows = rows.await?;
-        // One push may be under way while the next rows are computed, but not two: so a lost worker wastes little work.
+        // The rows of one clock may be under way while the next ones are computed, but not two: so a lost worker wastes little work.
         if let Some(sent) = self.sent.take() {
             sent.await?;
         }
         clock.add(rows).expect("finite numbers, for rows of the table");
-        self.sent = Some(clock.push());
-        clock.end(SampleStats { samples: count, loss: 0.0 });
+        self.sent = Some(clock.commit(SampleStats { samples: count, loss: 0.0 }));
         Ok(Flow::Continue(()))
     }
 }

@@ -152,8 +152,12 @@ impl ProgramFactory {
         self.has_grouped_optimizer
     }
 
-    /// The tables of the program; `None` if it has none.
-    pub(crate) fn table_spec(&self, loaded: &Loaded) -> Option<TableSpec> {
+    /// The tables of the program in a run of this task; `None` if it has none.
+    ///
+    /// # Panics
+    /// If a table is applied by clock, and the read policy lets workers be too far apart for that.
+    #[must_use]
+    pub fn table_spec(&self, loaded: &Loaded) -> Option<TableSpec> {
         let table_spec = self.table_spec.as_ref()?(loaded);
         table_spec.check();
         Some(table_spec)

@@ -39,12 +39,16 @@ use peergrad_protocol::limits::{
 };
 use peergrad_protocol::manifest::Chunks;
 pub use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
+use peergrad_protocol::table::{Operation, TableChange};
 pub use worker::{ReadPolicy, ReadSchedule};
 
+mod change_queue;
 mod error;
+pub mod journal;
 pub mod lease_table;
 #[cfg(test)]
 mod lockstep;
+mod owners;
 pub mod server;
 pub mod store;
 pub mod worker;
@@ -85,14 +89,30 @@ pub struct TableSpec {
     pub read_schedule: ReadSchedule,
     /// Whether the run's batch size is that of one worker's clock, or of one clock of all workers together.
     pub batch_scope: BatchScope,
+    /// What is added together or not at all if a worker is lost.
+    pub atomicity: Atomicity,
     /// Samples that only the first worker computes, at the start of the run.
     pub warm_up: u64,
     /// Samples after the warm-up that are leased before one more worker is admitted; `None`: all are admitted at once.
     pub wave: Option<NonZeroU64>,
 }
 
+/// What is added together or not at all if a worker is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Atomicity {
+    /// All additions of a clock, which are sent when it ends: other members keep them in a journal before owners get them. So each of them
+    /// travels twice or more, and owners get them one round trip later. Each sample counts exactly once.
+    ///
+    /// What a program sends before the end of the clock, by a push, a pull, a map or a reduction, is a unit of its own.
+    Clock,
+    /// The additions to each chunk by themselves, which are sent when they are pushed. The samples of a lost worker's last clocks may count
+    /// twice, in part or as a whole.
+    Chunk,
+}
+
 impl TableSpec {
-    /// These tables, with the same read policy in all clocks. The batch is that of each worker, and all workers are admitted at once.
+    /// These tables, with the same read policy in all clocks. The batch is that of each worker, all workers are admitted at once, and the
+    /// additions of a clock are atomic.
     ///
     /// # Panics
     /// As [`TableLayout::new`].
@@ -102,6 +122,7 @@ impl TableSpec {
             layout: Arc::new(TableLayout::new(tables)),
             read_schedule: ReadSchedule::constant(read_policy),
             batch_scope: BatchScope::PerWorker,
+            atomicity: Atomicity::Clock,
             warm_up: 0,
             wave: None,
         }
@@ -409,6 +430,20 @@ impl TableLayout {
         match [first, last].into_iter().find(|row| !range.contains(row)) {
             Some(row) => Err(TableError::RowOutsideChunk(row, chunk)),
             None => Ok(()),
+        }
+    }
+
+    /// An error unless a worker may make this change.
+    fn check_change(&self, change: &TableChange) -> Result<(), TableError> {
+        let chunk = change.chunk as usize;
+        match &change.operation {
+            Operation::Add { rows, .. } => {
+                self.check_indices(chunk, &rows.indices)?;
+                self.check(chunk, rows, self.width(chunk))
+            }
+            Operation::Map(map) => self.check_map(chunk, *map),
+            Operation::Complete { .. } if chunk != 0 => Err(TableError::NoLeases(chunk)),
+            Operation::Complete { .. } => Ok(()),
         }
     }
 

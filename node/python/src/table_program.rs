@@ -141,8 +141,7 @@ impl Program for TableProgram {
             return Ok(Continue(()));
         };
         // The worker does not wait until the additions are safe: the node repeats them until they are.
-        drop(clock.push());
-        clock.end(stats);
+        drop(clock.commit(stats));
         Ok(Continue(()))
     }
 }

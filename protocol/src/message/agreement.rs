@@ -163,6 +163,8 @@ pub enum Stage {
     Rows,
     /// Between sums and final values, if gradients are clipped: the norms of shards.
     Norms,
+    /// Of tables: that the journal of a worker is kept.
+    Journal,
 }
 
 impl Stage {
@@ -177,7 +179,8 @@ impl Stage {
             Self::Norms => 5,
             Self::Gather => 6,
             Self::Clocks => 7,
-            Self::Rows => 8,
+            Self::Journal => 8,
+            Self::Rows => 9,
         }
     }
 }

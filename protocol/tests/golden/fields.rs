@@ -624,6 +624,7 @@ fn awaited_fields(Awaited { at: AwaitedAt { step, stage, hop }, from }: &Awaited
         Stage::Clocks,
         Stage::Rows,
         Stage::Norms,
+        Stage::Journal,
     ];
     let tag = stages.iter().position(|other| other == stage).expect("all stages are listed") as u8;
     sheet.raw(&[tag], format!("awaited.stage = {stage:?}"));

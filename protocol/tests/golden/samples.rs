@@ -18,8 +18,8 @@ use peergrad_protocol::message::{
     WantSnapshot, Welcome,
 };
 use peergrad_protocol::table::{
-    LastLease, LeaseTable, Map, Reduce, ReplicaUpdate, Request, Response, RowSet, Rows, SampleLease,
-    TableChunk, TableMessage, WorkerClock, WorkerId, WorkerLeases,
+    JournalMessage, LastLease, LeaseTable, Map, Operation, Reduce, ReplicaUpdate, Request, Response, RowSet,
+    Rows, SampleLease, TableChange, TableChunk, TableMessage, WorkerClock, WorkerId, WorkerLeases,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault,
@@ -255,8 +255,16 @@ fn sample_lease() -> SampleLease {
     SampleLease { epoch: 1, spans: vec![Span { start: 64, end: 300 }] }
 }
 
+fn worker_id() -> WorkerId {
+    WorkerId { peer: PeerId(bytes(0x60)), incarnation: Incarnation(2) }
+}
+
+fn change(operation: Operation) -> TableChange {
+    TableChange { sequence: 300, chunk: 9, operation }
+}
+
 fn table_chunk() -> TableChunk {
-    let worker = WorkerId { peer: PeerId(bytes(0x60)), incarnation: Incarnation(2) };
+    let worker = worker_id();
     let held = WorkerLeases { worker, last: LastLease::Number(8), leases: vec![(7, sample_lease())] };
     let lease_table = LeaseTable {
         cursor: DataCursor { epoch: 1, position: 300, ..DataCursor::default() },
@@ -291,20 +299,18 @@ fn tables() -> Vec<Sample> {
         ),
         (
             "table_add",
-            TableMessage::Request(Request::Add {
-                sequence: 300,
+            TableMessage::Request(Request::Change(change(Operation::Add {
                 clock: 70_000,
-                chunk: 9,
                 rows: rows(&[1.0, -0.5, 3.25]),
-            }),
+            }))),
         ),
         (
             "table_map",
-            TableMessage::Request(Request::Map {
-                sequence: 300,
-                chunk: 9,
-                map: Map::Axpy { by: -0.5, from: 3, to: 1 },
-            }),
+            TableMessage::Request(Request::Change(change(Operation::Map(Map::Axpy {
+                by: -0.5,
+                from: 3,
+                to: 1,
+            })))),
         ),
         (
             "table_reduce",
@@ -322,7 +328,17 @@ fn tables() -> Vec<Sample> {
             "table_lease",
             TableMessage::Request(Request::Lease { lease_number: 8, samples: 64, may_wait: true }),
         ),
-        ("table_complete", TableMessage::Request(Request::Complete { last_lease: 7 })),
+        (
+            "table_complete",
+            TableMessage::Request(Request::Change(change(Operation::Complete { last_lease: 7 }))),
+        ),
+        (
+            "table_replay",
+            TableMessage::Request(Request::Replay {
+                worker: worker_id(),
+                change: change(Operation::Complete { last_lease: 7 }),
+            }),
+        ),
         ("table_return", TableMessage::Request(Request::Return { first_lease: 8 })),
         (
             "table_rows",
@@ -344,6 +360,20 @@ fn tables() -> Vec<Sample> {
             }),
         ),
         ("table_acknowledged", TableMessage::Response(Response::Acknowledged { up_to: 300 })),
+        (
+            "table_replay_acknowledged",
+            TableMessage::Response(Response::ReplayAcknowledged { worker: worker_id(), up_to: 300 }),
+        ),
+        (
+            "table_keep",
+            TableMessage::Journal(JournalMessage::Keep {
+                worker: worker_id(),
+                change: change(Operation::Map(Map::Scale { by: 2.0, column: 1 })),
+                ends_unit: true,
+            }),
+        ),
+        ("table_kept", TableMessage::Journal(JournalMessage::Kept { worker: worker_id(), up_to: 300 })),
+        ("table_forget", TableMessage::Journal(JournalMessage::Forget { worker: worker_id(), up_to: 300 })),
         (
             "table_leased",
             TableMessage::Response(Response::Leased { lease_number: 8, lease: lease(), trained: None }),

@@ -77,6 +77,8 @@ pub const NAMED: &[(&str, &str)] = &[
     ("churn-1000", include_str!("../../scenarios/churn-1000.toml")),
     ("mutants", include_str!("../../scenarios/mutants.toml")),
     ("in-parts", include_str!("../../scenarios/in-parts.toml")),
+    ("tables", include_str!("../../scenarios/tables.toml")),
+    ("tables-by-step", include_str!("../../scenarios/tables-by-step.toml")),
     ("trouble", include_str!("../../scenarios/trouble.toml")),
 ];
 

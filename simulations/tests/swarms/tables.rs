@@ -10,6 +10,7 @@ use peergrad_simulations::workload::Workload;
 
 use crate::common::{assert_nobody_is_blamed, ended, run_until, run_until_training};
 
+mod atomic;
 mod columns;
 mod counting;
 mod lost;

@@ -18,7 +18,8 @@ use peergrad_core::program::programs::local_trainer::LocalTrainer;
 use peergrad_core::program::programs::ssp::Ssp;
 use peergrad_core::program::programs::sync::SyncDataParallel;
 use peergrad_core::table::{
-    ApplyMode, BatchScope, Init, ReadPolicy, ReadSchedule, Table, TableLayout, TableRule, TableSpec,
+    ApplyMode, Atomicity, BatchScope, Init, ReadPolicy, ReadSchedule, Table, TableLayout, TableRule,
+    TableSpec,
 };
 use peergrad_models::optimizer::Optimizer;
 use peergrad_protocol::limits::{LEASES_MAX, LOCAL_STEPS_MAX, PER_CLOCK_STALENESS_MAX, STEPS_MAX};
@@ -75,6 +76,9 @@ pub enum Algorithm {
         staleness_from: Vec<(u64, u64)>,
         /// When owners apply gradients; `None` leaves it to the optimizer.
         apply: Option<ApplyName>,
+        /// Whether all of a step's gradient counts or nothing of it, if its member is lost.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        atomic: bool,
     },
     /// Asynchronous updates: [`Downpour`] that sends and reads in each step.
     Async {
@@ -82,6 +86,9 @@ pub enum Algorithm {
         warm_up: u64,
         /// Samples after which each further member starts; 0 starts all at once.
         wave: u64,
+        /// As for [`Ssp`](Self::Ssp).
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        atomic: bool,
     },
     /// Asynchronous updates with less frequent communication: [`Downpour`].
     Downpour {
@@ -109,6 +116,7 @@ impl Algorithm {
             within("sync.group", group, 2.., "2 or more peers")?;
         }
         let (warm_up, wave) = (section.warm_up.unwrap_or(0), section.wave.unwrap_or(0));
+        let atomic = section.atomic.unwrap_or(false);
         let round_seconds = section.round_seconds;
         let local_steps = resolve_local_steps(section, steps_per_epoch)?;
         Ok(match section.kind {
@@ -130,8 +138,9 @@ impl Algorithm {
                 staleness: section.staleness.unwrap_or(STALENESS_DEFAULT),
                 staleness_from: section.staleness_from.clone().unwrap_or_default(),
                 apply: section.apply,
+                atomic,
             },
-            SyncKind::Async => Self::Async { warm_up, wave },
+            SyncKind::Async => Self::Async { warm_up, wave, atomic },
             SyncKind::Downpour => Self::Downpour {
                 n_push: section.n_push.unwrap_or(1),
                 n_fetch: section.n_fetch.unwrap_or(1),
@@ -226,7 +235,7 @@ impl Algorithm {
     /// The staleness is too large for it.
     pub(super) fn check_rule(&self, rule: &Optimizer) -> Result<(), SpecificationError> {
         match *self {
-            Self::Ssp { staleness, ref staleness_from, apply } if is_by_step(apply, rule) => {
+            Self::Ssp { staleness, ref staleness_from, apply, .. } if is_by_step(apply, rule) => {
                 let allowed = "0 to 16 steps if all gradients of a step are applied together";
                 within("sync.staleness", staleness, ..=PER_CLOCK_STALENESS_MAX, allowed)?;
                 let within_bound = |(_, bound): &(u64, u64)| {
@@ -269,10 +278,15 @@ impl Algorithm {
                 outer_momentum,
                 statistics: loaded.config.groups.statistics_only(),
             }),
-            Self::Ssp { staleness, ref staleness_from, apply } => ssp(staleness, staleness_from, apply),
-            Self::Async { warm_up, wave } => downpour(DownpourSettings::default(), (warm_up, wave)),
+            Self::Ssp { staleness, ref staleness_from, apply, atomic } => {
+                ssp((staleness, staleness_from), apply, atomicity(atomic))
+            }
+            Self::Async { warm_up, wave, atomic } => {
+                downpour(DownpourSettings::default(), (warm_up, wave), atomicity(atomic))
+            }
             Self::Downpour { n_push, n_fetch, local_rate, warm_up, wave } => {
-                downpour(DownpourSettings { n_push, n_fetch, local_rate }, (warm_up, wave))
+                let settings = DownpourSettings { n_push, n_fetch, local_rate };
+                downpour(settings, (warm_up, wave), Atomicity::Chunk)
             }
         }
     }
@@ -286,6 +300,7 @@ fn check_keys(section: &SyncSection) -> Result<(), SpecificationError> {
     let diloco = (&[SyncKind::Diloco][..], "kind = \"diloco\"");
     let ssp = (&[SyncKind::Ssp][..], "kind = \"ssp\"");
     let downpour = (&[SyncKind::Downpour][..], "kind = \"downpour\"");
+    let atomic = (&[SyncKind::Ssp, SyncKind::Async][..], "kind = \"ssp\" or \"async\"");
     let asynchronous = (&[SyncKind::Async, SyncKind::Downpour][..], "kind = \"async\" or \"downpour\"");
     let keys = [
         ("sync.backups", section.backups.is_some(), backup_workers),
@@ -303,6 +318,7 @@ fn check_keys(section: &SyncSection) -> Result<(), SpecificationError> {
         ("sync.local_rate", section.local_rate.is_some(), downpour),
         ("sync.warm_up", section.warm_up.is_some(), asynchronous),
         ("sync.wave", section.wave.is_some(), asynchronous),
+        ("sync.atomic", section.atomic.is_some(), atomic),
     ];
     for (key, is_given, (kinds, allowed)) in keys {
         if is_given && !kinds.contains(&section.kind) {
@@ -363,7 +379,15 @@ fn layout(loaded: &Loaded, apply_mode: ApplyMode) -> Arc<TableLayout> {
     Arc::new(TableLayout::new(vec![Table { name: "parameters".into(), rows, width, rule, apply_mode, init }]))
 }
 
-fn ssp(staleness: u64, staleness_from: &[(u64, u64)], apply: Option<ApplyName>) -> ProgramFactory {
+fn atomicity(is_atomic: bool) -> Atomicity {
+    if is_atomic { Atomicity::Clock } else { Atomicity::Chunk }
+}
+
+fn ssp(
+    (staleness, staleness_from): (u64, &[(u64, u64)]),
+    apply: Option<ApplyName>,
+    atomicity: Atomicity,
+) -> ProgramFactory {
     let first = ReadSchedule::constant(ReadPolicy::Staleness(staleness));
     let read_schedule = staleness_from
         .iter()
@@ -375,6 +399,7 @@ fn ssp(staleness: u64, staleness_from: &[(u64, u64)], apply: Option<ApplyName>) 
             layout: layout(loaded, apply_mode),
             read_schedule: read_schedule.clone(),
             batch_scope: BatchScope::Global,
+            atomicity,
             warm_up: 0,
             wave: None,
         }
@@ -382,11 +407,12 @@ fn ssp(staleness: u64, staleness_from: &[(u64, u64)], apply: Option<ApplyName>) 
     ProgramFactory::with_tables(table_spec, |loaded| Ssp::of(loaded, rule_of(loaded)))
 }
 
-fn downpour(settings: DownpourSettings, (warm_up, wave): (u64, u64)) -> ProgramFactory {
+fn downpour(settings: DownpourSettings, (warm_up, wave): (u64, u64), atomicity: Atomicity) -> ProgramFactory {
     let table_spec = move |loaded: &Loaded| TableSpec {
         layout: layout(loaded, ApplyMode::Immediate),
         read_schedule: ReadSchedule::constant(ReadPolicy::Unbounded),
         batch_scope: BatchScope::PerWorker,
+        atomicity,
         warm_up,
         wave: NonZeroU64::new(wave),
     };
@@ -564,7 +590,8 @@ mod tests {
             training.check()?;
             Ok::<_, SpecificationError>(training.algorithm)
         };
-        let ssp = |staleness, apply| Algorithm::Ssp { staleness, staleness_from: vec![], apply };
+        let ssp =
+            |staleness, apply| Algorithm::Ssp { staleness, staleness_from: vec![], apply, atomic: false };
         assert_eq!(resolve("[sync]\nkind = \"ssp\""), Ok(ssp(3, None)));
         let sgd = "[optimizer]\nrule = \"sgd\"\n[sync]\nkind = \"ssp\"\nstaleness = 400";
         assert_eq!(resolve(sgd), Ok(ssp(400, None)));

@@ -133,13 +133,23 @@ impl Clock {
     }
 
     /// Sends all additions so far, of this clock and earlier ones. Done when they would survive the loss of their owners.
+    ///
+    /// If clocks are [atomic](crate::table::Atomicity::Clock), these additions are a unit of their own: if this worker is lost before the
+    /// clock ends, they stay in, and another worker computes its samples again. [`commit`](Self::commit) sends them together with the end.
     pub fn push(&self) -> Pending<()> {
         self.operate(TableOperation::Push)
     }
 
     /// Ends the clock; `stats` are the number and the summed loss of the samples that were computed.
+    ///
+    /// If clocks are [atomic](crate::table::Atomicity::Clock), this sends the additions that were not sent yet, all or none of which count.
     pub fn end(self, stats: SampleStats) {
         self.tell(TableOperation::End(stats));
+    }
+
+    /// [Ends](Self::end) the clock and sends all additions so far. Done when they would survive the loss of their owners.
+    pub fn commit(self, stats: SampleStats) -> Pending<()> {
+        self.operate(|reply| TableOperation::Commit { stats, reply })
     }
 
     /// Declares that this worker has no more clocks, so that no other worker waits for it. Its reads from now on are answered when all

@@ -61,6 +61,13 @@ pub(crate) enum TableOperation {
     Push(Reply<()>),
     /// The clock is over; the statistics are those of its samples.
     End(SampleStats),
+    /// The clock is over, and all additions so far are sent; answer when they would survive the loss of their owners.
+    Commit {
+        /// The statistics of the clock's samples.
+        stats: SampleStats,
+        /// The answer.
+        reply: Reply<()>,
+    },
     /// This worker has no more clocks.
     Finish,
 }

@@ -83,6 +83,18 @@ pub enum TableError {
         /// The clock that it had sent before.
         known: WorkerClock,
     },
+    /// A change of a worker that is neither the sender's nor gone.
+    #[error("a change of another member's worker, which is not gone")]
+    OtherWorker,
+    /// A change to keep that does not follow the one before.
+    #[error("a change that does not follow the one before it")]
+    OutOfOrder,
+    /// Changes of more workers that are gone than a run has members.
+    #[error("changes of more than {0} workers that are gone")]
+    TooManyDeparted(usize),
+    /// The lease table is not stored with this chunk.
+    #[error("leases that are completed with chunk {0}")]
+    NoLeases(usize),
     /// This member is not the owner of the chunk.
     #[error("chunk {0} is not owned here")]
     NotOwned(usize),

@@ -5,13 +5,15 @@
 //! would survive its loss. If the worker is lost before, its leases are returned and granted next. So every sample of every epoch is done,
 //! and the run is over when no worker holds a lease.
 //!
-//! If a worker is lost when its additions are safe, but before its report of that is safe too, its lease is granted once more. This is the
-//! only way in which a sample counts twice, and it affects at most the worker's last leases. A worker that leaves in good order waits until
-//! its report is safe.
+//! The report is a [change](peergrad_protocol::table::Operation::Complete) as additions are. Where the additions of a clock are
+//! [atomic](super::Atomicity::Clock), the report is one of their unit: so every sample counts exactly once. Otherwise a worker sends it
+//! when its additions are safe. If the worker is lost in between, its lease is granted once more, and the samples of its last leases may
+//! count twice. A worker that leaves in good order waits until its report is safe.
 //!
 //! # Invariants
 //! - A worker that asks again under the same number gets the same lease, even from another owner.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 
 use peergrad_protocol::cursor::{Ending, Span};
@@ -103,10 +105,12 @@ pub fn close(lease_table: &mut LeaseTable) -> bool {
 
 /// A worker has completed its leases up to this number. Returns whether this changes the table.
 pub fn complete(lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> bool {
-    let leases = &mut leases_of(lease_table, worker).leases;
-    let before = leases.len();
-    leases.retain(|(of, _)| *of > number);
-    leases.len() < before
+    let Some(known) = lease_table.outstanding.iter_mut().find(|held| held.worker == worker) else {
+        return false;
+    };
+    let before = known.leases.len();
+    known.leases.retain(|(of, _)| *of > number);
+    known.leases.len() < before
 }
 
 /// A worker has ended, and computes no leases from this number on: they are returned, and it gets no more. Returns whether this changes the
@@ -121,6 +125,21 @@ pub fn end(lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> bool 
     is_news
 }
 
+/// The update of a replica in which the leases of these workers have changed. A worker that is not in the table any more holds none.
+#[must_use]
+pub fn update(lease_table: &LeaseTable, workers: &BTreeSet<WorkerId>) -> LeaseTable {
+    let leases = |worker: &WorkerId| {
+        let held = lease_table.outstanding.iter().find(|held| held.worker == *worker);
+        let gone = || WorkerLeases { worker: *worker, last: LastLease::Ended, leases: Vec::new() };
+        held.cloned().unwrap_or_else(gone)
+    };
+    LeaseTable {
+        cursor: lease_table.cursor.clone(),
+        returned: lease_table.returned.clone(),
+        outstanding: workers.iter().map(leases).collect(),
+    }
+}
+
 /// Applies the owner's update of the table. It lists all workers, or those that have changed.
 pub fn apply_update(lease_table: &mut LeaseTable, update: &LeaseTable) {
     lease_table.cursor = update.cursor.clone();
@@ -128,15 +147,23 @@ pub fn apply_update(lease_table: &mut LeaseTable, update: &LeaseTable) {
     update.outstanding.iter().for_each(|held| leases_of(lease_table, held.worker).clone_from(held));
 }
 
-/// Returns the leases of workers that are gone. The result says whether any worker is gone.
-pub fn reclaim(lease_table: &mut LeaseTable, is_there: impl Fn(&WorkerId) -> bool) -> bool {
-    let all = std::mem::take(&mut lease_table.outstanding).into_iter();
-    let (held, gone): (Vec<WorkerLeases>, Vec<WorkerLeases>) = all.partition(|held| is_there(&held.worker));
-    lease_table.outstanding = held;
-    let is_any = !gone.is_empty();
-    let leases = gone.into_iter().flat_map(|held| held.leases).map(|(_, lease)| lease);
-    lease_table.returned.extend(leases);
-    is_any
+/// Takes the leases of workers that are gone, to grant them to others. Returns these workers.
+pub fn reclaim(lease_table: &mut LeaseTable, is_there: impl Fn(&WorkerId) -> bool) -> Vec<WorkerId> {
+    let mut reclaimed = Vec::new();
+    let holds_some = |held: &WorkerLeases| held.last != LastLease::Ended || !held.leases.is_empty();
+    let is_gone = |held: &&mut WorkerLeases| !is_there(&held.worker) && holds_some(held);
+    for held in lease_table.outstanding.iter_mut().filter(is_gone) {
+        held.last = LastLease::Ended;
+        let leases = std::mem::take(&mut held.leases);
+        lease_table.returned.extend(leases.into_iter().map(|(_, lease)| lease));
+        reclaimed.push(held.worker);
+    }
+    reclaimed
+}
+
+/// Forgets the workers that are gone and hold no leases.
+pub fn forget(lease_table: &mut LeaseTable, is_there: impl Fn(&WorkerId) -> bool) {
+    lease_table.outstanding.retain(|held| is_there(&held.worker) || !held.leases.is_empty());
 }
 
 fn leases_of(lease_table: &mut LeaseTable, worker: WorkerId) -> &mut WorkerLeases {
@@ -183,7 +210,7 @@ mod tests {
         assert_eq!(positions(lease_policy.grant(&mut lease_table, two, 2, 9)), [(1, 0, 5)]);
         assert_eq!(lease_policy.grant(&mut lease_table, one, 3, 2), None);
         assert!(lease_policy.trained(&lease_table).is_none());
-        assert!(reclaim(&mut lease_table, |worker| *worker == one));
+        assert_eq!(reclaim(&mut lease_table, |worker| *worker == one), [two]);
         assert_eq!(positions(lease_policy.grant(&mut lease_table, one, 3, 2)), [(0, 2, 4)]);
         assert_eq!(
             positions(lease_policy.grant(&mut lease_table, one, 4, 2)),

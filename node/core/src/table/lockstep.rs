@@ -4,19 +4,21 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use peergrad_protocol::table::{Row, RowSet, Rows, TableMessage, WorkerId};
+use peergrad_protocol::table::{JournalMessage, Response, Row, RowSet, Rows, TableMessage, WorkerId};
 use peergrad_protocol::{Incarnation, PeerId, Rank};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
+use super::journal::Journal;
 use super::lease_table::LeasePolicy;
 use super::server::{Outbox, ReplicaMap, TableServer, ViewHandover};
 use super::store::TableStore;
 use super::worker::{ReadPolicy, ReadSchedule, TableWorker, WorkerStart};
-use super::{ApplyMode, Init, Table, TableLayout, TableRule};
+use super::{ApplyMode, Atomicity, Init, Table, TableLayout, TableRule};
 
 const ROWS: u64 = 200;
-const WIDTH: usize = 2;
+/// A count, minus twice the count, and a number whose sum over all rows no clock changes.
+const WIDTH: usize = 3;
 const CHUNKS: usize = 12;
 
 fn layout() -> Arc<TableLayout> {
@@ -36,6 +38,9 @@ fn layout() -> Arc<TableLayout> {
 struct Peer {
     worker: TableWorker,
     server: TableServer,
+    journal: Journal,
+    /// The number of the worker's last change before this view.
+    before_view: u64,
     /// The rows and requests that the worker waits for; `None` between clocks.
     wants: Option<(RowSet, BTreeSet<u64>)>,
     /// The worker's additions, by row.
@@ -46,7 +51,10 @@ struct Swarm {
     layout: Arc<TableLayout>,
     generator: ChaCha8Rng,
     read_policy: ReadPolicy,
+    atomicity: Atomicity,
     replicas: usize,
+    /// Whether members were lost when this view began.
+    has_lost: bool,
     replica_map: Arc<ReplicaMap>,
     peers: BTreeMap<WorkerId, Peer>,
     links: BTreeMap<(Rank, Rank), VecDeque<TableMessage>>,
@@ -58,13 +66,15 @@ struct Swarm {
 }
 
 impl Swarm {
-    fn new(seed: u64, count: usize, replicas: usize, read_policy: ReadPolicy) -> Self {
+    fn new(seed: u64, count: usize, (read_policy, atomicity): (ReadPolicy, Atomicity)) -> Self {
         let generator = ChaCha8Rng::seed_from_u64(seed);
         let mut swarm = Self {
             layout: layout(),
             generator,
             read_policy,
-            replicas,
+            atomicity,
+            replicas: 2,
+            has_lost: false,
             replica_map: Arc::default(),
             peers: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -131,6 +141,7 @@ impl Swarm {
     /// Begins a new view. All frames on their way are dropped.
     fn enter(&mut self, members: Vec<WorkerId>) {
         let gone: Vec<WorkerId> = self.peers.keys().filter(|name| !members.contains(name)).copied().collect();
+        self.has_lost = !gone.is_empty();
         for name in gone {
             let peer = self.peers.remove(&name).unwrap();
             for (row, added) in peer.added {
@@ -146,30 +157,42 @@ impl Swarm {
         self.links.clear();
         for (rank, name) in replica_map.members.clone().into_iter().enumerate() {
             let me = Rank::from_index(rank);
-            let (handover, mut worker, wants, added) = match self.peers.remove(&name) {
-                Some(Peer { worker, server, wants, added }) => (server.leave(), worker, wants, added),
+            let (handover, mut worker, mut journal, wants, added) = match self.peers.remove(&name) {
+                Some(Peer { worker, server, journal, wants, added, .. }) => {
+                    (server.leave(), worker, journal, wants, added)
+                }
                 None => {
                     let mut store = TableStore::new(Arc::clone(&self.layout));
                     let mine = (0..CHUNKS).filter(|chunk| replica_map.holders[*chunk].contains(&me));
                     mine.filter(|_| is_first).for_each(|chunk| store.create_chunk(chunk, &Rows::default()));
                     let start = if is_first { WorkerStart::WithRun } else { WorkerStart::Late };
                     let schedule = ReadSchedule::constant(self.read_policy);
-                    let worker = TableWorker::new(Arc::clone(&self.layout), schedule, start);
-                    (ViewHandover::new(store), worker, None, BTreeMap::new())
+                    let worker = TableWorker::new(Arc::clone(&self.layout), schedule, self.atomicity, start);
+                    let journal = Journal::new(Arc::clone(&self.layout));
+                    (ViewHandover::new(store), worker, journal, None, BTreeMap::new())
                 }
             };
             let mut out = Vec::new();
             let server =
                 TableServer::enter(me, Arc::clone(&replica_map), LeasePolicy::default(), handover, &mut out);
-            worker.enter(Arc::clone(&replica_map), &mut out);
-            self.peers.insert(name, Peer { worker, server, wants, added });
+            journal.enter(me, Arc::clone(&replica_map), &mut out);
+            worker.enter(me, Arc::clone(&replica_map), &mut out);
+            let before_view = worker.changes().last_sequence();
+            let mut peer = Peer { worker, server, journal, before_view, wants, added };
+            peer.announce_clock(&mut out);
+            self.peers.insert(name, peer);
             self.replica_map = Arc::clone(&replica_map);
             self.post(me, out);
         }
     }
 
-    /// Whether all chunks are at another member too. With two replicas, one member may die at a time.
+    /// Whether all chunks and the units of changes in progress are at another member too. With two replicas, one member may die at a time.
     fn can_spare(&self, name: WorkerId) -> bool {
+        let peer = &self.peers[&name];
+        let is_kept = !self.has_lost || peer.worker.changes().released_up_to() >= peer.before_view;
+        if !is_kept || !peer.journal.is_settled() {
+            return false;
+        }
         let worth = |other: &WorkerId, chunk: usize| {
             let is_other = |rank: &Rank| self.replica_map.members[rank.index()] == *other;
             let view_number = self.peers[other].server.store().view_number(chunk)?;
@@ -218,7 +241,17 @@ impl Swarm {
         let peer = self.peer(to);
         match message {
             TableMessage::Request(request) => peer.server.on_request(from, request, &mut out).unwrap(),
+            TableMessage::Response(Response::ReplayAcknowledged { worker, up_to }) => {
+                peer.journal.on_acknowledged(from, worker, up_to, &mut out);
+            }
             TableMessage::Response(response) => peer.worker.on_response(from, response, &mut out).unwrap(),
+            TableMessage::Journal(JournalMessage::Kept { worker, up_to }) if worker == peer.worker.id() => {
+                peer.worker.on_kept(from, up_to, &mut out);
+            }
+            TableMessage::Journal(message) => {
+                peer.journal.on_message(from, message, &mut out).unwrap();
+                peer.announce_clock(&mut out);
+            }
             TableMessage::Handover(chunk) => peer.server.on_handover(from, &chunk, &mut out).unwrap(),
             TableMessage::ReplicaUpdate(update) => {
                 peer.server.on_replica_update(from, &update, &mut out).unwrap()
@@ -245,7 +278,7 @@ impl Swarm {
         let slowest = self.peers.values().map(|peer| peer.worker.clock()).min().unwrap();
         let rows: BTreeSet<Row> = (0..4).map(|_| self.draw(ROWS as usize) as Row).collect();
         let rows: RowSet = rows.into_iter().collect();
-        let mut out = Vec::new();
+        let (mut out, atomicity) = (Vec::new(), self.atomicity);
         let peer = self.peer(rank);
         match peer.wants.take() {
             None => {
@@ -255,15 +288,18 @@ impl Swarm {
             Some((rows, _)) => {
                 peer.worker.catch_up(&mut out);
                 let values = peer.worker.read(&rows).unwrap();
-                for (row, values) in rows.iter().zip(values.chunks_exact(WIDTH)) {
+                for (at, (row, values)) in rows.iter().zip(values.chunks_exact(WIDTH)).enumerate() {
                     let own = peer.added.get(&row).copied().unwrap_or(0) as f32;
                     assert!(values[0] >= own, "a worker sees its own");
                     assert_eq!(values[1], -2.0 * values[0], "a row is read as a whole");
-                    peer.worker.add(row, &[1.0, -2.0]);
+                    let last = (at + 1 == rows.len()).then(|| -((rows.len() - 1) as f32));
+                    peer.worker.add(row, &[1.0, -2.0, last.unwrap_or(1.0)]);
                     *peer.added.entry(row).or_default() += 1;
                 }
                 let ahead = peer.worker.clock().saturating_sub(slowest);
-                peer.worker.push(&mut out);
+                if atomicity == Atomicity::Chunk {
+                    peer.worker.push(&mut out);
+                }
                 peer.worker.tick(&mut out);
                 self.ahead = self.ahead.max(ahead);
             }
@@ -272,7 +308,9 @@ impl Swarm {
     }
 
     /// All sums are the additions of the present workers and, of the lost ones, at least what was acknowledged and at most what they added.
-    fn check(&self) {
+    /// Returns whether all clocks are in as a whole.
+    fn check(&self) -> bool {
+        let mut sum = 0.0;
         for row in 0..ROWS {
             let chunk = self.layout.chunk_of(row);
             let added: u64 = self.peers.values().filter_map(|peer| peer.added.get(&row)).sum();
@@ -280,10 +318,12 @@ impl Swarm {
             let mut states = BTreeSet::new();
             for holder in &self.replica_map.holders[chunk] {
                 let server = &self.peers[&self.replica_map.members[holder.index()]].server;
-                let (value, other) = match server.store().read(chunk, &RowSet::range(row..row + 1)).1[..] {
-                    [value, other] => (value, other),
-                    _ => (0.0, 0.0),
+                let (value, other, part) = match server.store().read(chunk, &RowSet::range(row..row + 1)).1[..]
+                {
+                    [value, other, part] => (value, other, part),
+                    _ => (0.0, 0.0, 0.0),
                 };
+                sum += part;
                 assert_eq!(other, -2.0 * value);
                 let value = value as u64;
                 assert!(
@@ -294,12 +334,23 @@ impl Swarm {
             }
             assert_eq!(states.len(), 1, "owner and replicas are alike");
         }
-        assert!(self.peers.values().all(|peer| peer.worker.changes().is_flushed()));
+        assert!(
+            self.peers.values().all(|peer| peer.worker.changes().is_flushed() && peer.journal.is_settled())
+        );
+        sum == 0.0
     }
 }
 
-fn churn(seed: u64, read_policy: ReadPolicy, changes: usize) -> Swarm {
-    let mut swarm = Swarm::new(seed, 5, 2, read_policy);
+impl Peer {
+    fn announce_clock(&mut self, out: &mut Outbox) {
+        if self.journal.has_replayed() {
+            self.worker.announce_clock(out);
+        }
+    }
+}
+
+fn churn(seed: u64, policies: (ReadPolicy, Atomicity), changes: usize) -> Swarm {
+    let mut swarm = Swarm::new(seed, 5, policies);
     let clocks = 30 + changes as u64 * 4;
     for _ in 0..changes {
         for _ in 0..swarm.draw(400) {
@@ -326,22 +377,23 @@ fn churn(seed: u64, read_policy: ReadPolicy, changes: usize) -> Swarm {
 
 #[test]
 fn sums_are_exact_while_workers_join_leave_and_crash() {
-    for seed in 0..300 {
-        churn(
-            seed,
-            [ReadPolicy::Unbounded, ReadPolicy::Staleness(0), ReadPolicy::Staleness(3)][seed as usize % 3],
-            8,
-        )
-        .check();
-    }
+    let policies = [ReadPolicy::Unbounded, ReadPolicy::Staleness(0), ReadPolicy::Staleness(3)];
+    let seeds = |atomicity| {
+        let are_whole = move |seed: u64| churn(seed, (policies[seed as usize % 3], atomicity), 8).check();
+        (0..300).map(are_whole)
+    };
+    let torn = seeds(Atomicity::Chunk).filter(|is_whole| !is_whole).count();
+    assert!(torn > 0, "the clocks of lost workers are in as far as they got");
+    assert!(seeds(Atomicity::Clock).all(|is_whole| is_whole));
 }
 
 #[test]
 fn no_worker_is_further_ahead_than_the_bound() {
     for bound in [0, 1, 3] {
-        let ahead: Vec<u64> =
-            (0..20).map(|seed| churn(seed, ReadPolicy::Staleness(bound), 0).ahead).collect();
+        let ahead: Vec<u64> = (0..20)
+            .map(|seed| churn(seed, (ReadPolicy::Staleness(bound), Atomicity::Chunk), 0).ahead)
+            .collect();
         assert!(ahead.iter().all(|ahead| *ahead <= bound) && ahead.contains(&bound), "{bound}: {ahead:?}");
     }
-    assert!(churn(1, ReadPolicy::Unbounded, 0).ahead > 3);
+    assert!(churn(1, (ReadPolicy::Unbounded, Atomicity::Chunk), 0).ahead > 3);
 }

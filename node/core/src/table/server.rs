@@ -20,7 +20,9 @@ use std::sync::Arc;
 use peergrad_protocol::Rank;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::limits::WAITING_REQUEST_BYTES_MAX;
-use peergrad_protocol::table::{Request, Response, SampleLease, TableMessage, WorkerId};
+use peergrad_protocol::table::{
+    Operation, Request, Response, SampleLease, TableChange, TableMessage, WorkerId,
+};
 
 use super::TableError;
 use super::lease_table::{self, LeasePolicy};
@@ -30,6 +32,7 @@ use leases::LeaseRequest;
 use replication::{Change, Dirty, Replication};
 
 mod clocks;
+mod departed;
 mod leases;
 mod replication;
 mod waiting;
@@ -67,8 +70,20 @@ impl ReplicaMap {
         up_to_date.first().copied().filter(|_| !up_to_date.contains(&self.owner(chunk)))
     }
 
-    fn worker_id(&self, rank: Rank) -> WorkerId {
+    pub(super) fn worker_id(&self, rank: Rank) -> WorkerId {
         self.members[rank.index()]
+    }
+
+    /// The members that keep the journal of a worker: as many as a chunk has replicas besides its owner, chosen by hash.
+    pub(super) fn journal_keepers(&self, worker: WorkerId) -> Vec<Rank> {
+        let ticket = |rank: &Rank| {
+            let keeper = self.worker_id(*rank).peer;
+            *blake3::hash(&[worker.peer.0, keeper.0].concat()).as_bytes()
+        };
+        let mut ranks: Vec<Rank> = self.ranks().filter(|rank| self.worker_id(*rank) != worker).collect();
+        ranks.sort_by_cached_key(ticket);
+        ranks.truncate(self.holders.first().map_or(0, |holders| holders.len() - 1));
+        ranks
     }
 
     /// The ranks of all members.
@@ -104,8 +119,34 @@ pub struct TableServer {
     early: BTreeMap<usize, Vec<(Rank, Request)>>,
     /// What the replicas of the chunks owned here have, and what they lack.
     replication: Replication,
-    /// What this owner knows about the changes and the waiting requests of each worker.
-    workers: BTreeMap<Rank, WorkerRecord>,
+    /// What this owner knows about the changes and the waiting requests of each worker, by who sends them.
+    workers: BTreeMap<Author, WorkerRecord>,
+    /// The chunks owned here that may have numbers and leases of workers that are gone.
+    unsettled: BTreeSet<usize>,
+    /// For each chunk owned here, the workers that are gone and of which another member has sent changes in this view.
+    replayed: BTreeMap<usize, BTreeSet<WorkerId>>,
+}
+
+/// Who makes changes: a member's worker, or one that is gone, of which a member sends the changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Author {
+    /// The member that sends the changes.
+    sender: Rank,
+    /// The worker that is gone; `None` for the sender's own worker.
+    departed: Option<WorkerId>,
+}
+
+impl Author {
+    /// The worker of this member.
+    fn own(sender: Rank) -> Self {
+        Self { sender, departed: None }
+    }
+
+    /// Whose change a request is.
+    fn of(sender: Rank, request: &Request) -> Self {
+        let departed = if let Request::Replay { worker, .. } = request { Some(*worker) } else { None };
+        Self { sender, departed }
+    }
 }
 
 /// The state that is passed on to the next view.
@@ -171,6 +212,8 @@ impl TableServer {
             early: BTreeMap::new(),
             replication: Replication::new(Arc::clone(&replica_map)),
             workers: BTreeMap::new(),
+            unsettled: BTreeSet::new(),
+            replayed: BTreeMap::new(),
             store,
             replica_map,
         };
@@ -178,6 +221,7 @@ impl TableServer {
         let replica_map = Arc::clone(&server.replica_map);
         let owned = |chunk: &usize| replica_map.owner(*chunk) == me;
         for chunk in (0..replica_map.holders.len()).filter(owned) {
+            server.unsettled.insert(chunk);
             if replica_map.donor(chunk).is_some() {
                 // The state of the chunk that was stored here may be old.
                 server.store.drop_chunk(chunk);
@@ -188,7 +232,6 @@ impl TableServer {
                 server.replication.check_chunk(chunk, out);
             }
         }
-        server.reclaim_leases();
         server.replication.send_updates(&server.store, out);
         server
     }
@@ -207,7 +250,7 @@ impl TableServer {
         for chunk in chunks.filter(|chunk| replica_map.up_to_date[*chunk].contains(me)) {
             store.set_view_number(chunk, replica_map.view_number);
         }
-        store.forget_workers(|worker: &WorkerId| replica_map.members.contains(worker));
+        lease_table::forget(store.lease_table_mut(), |worker| replica_map.members.contains(worker));
     }
 
     /// The owner of these chunks says that all their holders have them, so other members may drop them. Returns those that the sender owns.
@@ -243,8 +286,12 @@ impl TableServer {
     pub fn on_request(&mut self, from: Rank, request: Request, out: &mut Outbox) -> Result<(), TableError> {
         let chunk = self.check(&request)?;
         let has_lost_one = |worker: &WorkerRecord| worker.refused.is_some();
-        if request.change().is_some() && self.workers.get(&from).is_some_and(has_lost_one) {
+        let author = Author::of(from, &request);
+        if request.change().is_some() && self.workers.get(&author).is_some_and(has_lost_one) {
             return Err(TableError::TooManyBytes(WAITING_REQUEST_BYTES_MAX));
+        }
+        if let (Some(worker), Some(chunk)) = (author.departed, chunk) {
+            self.note_replay(chunk, worker)?;
         }
         self.process(from, chunk, request, out)?;
         self.replication.send_updates(&self.store, out);
@@ -284,20 +331,18 @@ impl TableServer {
                 layout.check_request(*chunk as usize, rows)?;
                 Some(*chunk as usize)
             }
-            Request::Add { chunk, rows, .. } => {
-                layout.check_indices(*chunk as usize, &rows.indices)?;
-                layout.check(*chunk as usize, rows, layout.width(*chunk as usize))?;
-                Some(*chunk as usize)
+            Request::Replay { worker, .. } if self.replica_map.members.contains(worker) => {
+                return Err(TableError::OtherWorker);
             }
-            Request::Map { chunk, map, .. } => {
-                layout.check_map(*chunk as usize, *map)?;
-                Some(*chunk as usize)
+            Request::Change(change) | Request::Replay { change, .. } => {
+                layout.check_change(change)?;
+                Some(change.chunk as usize)
             }
             Request::Reduce { chunk, reduce, .. } => {
                 layout.check_reduce(*chunk as usize, *reduce)?;
                 Some(*chunk as usize)
             }
-            Request::Lease { .. } | Request::Complete { .. } | Request::Return { .. } => Some(0),
+            Request::Lease { .. } | Request::Return { .. } => Some(0),
             Request::NewWorker | Request::Tick { .. } => None,
         };
         match chunk.filter(|chunk| !self.owns(*chunk)) {
@@ -310,11 +355,14 @@ impl TableServer {
         match request {
             Request::NewWorker => self.on_new_worker(from, out),
             Request::Tick { clock } => self.on_tick(from, clock, out)?,
-            Request::Add { .. } | Request::Map { .. } => {
-                if let Some(change) = self.apply_change(from, &request) {
-                    // If the worker is behind, all workers may have completed this clock already.
-                    self.apply_completed(change.chunk());
-                    self.await_replication(from, change, out);
+            Request::Change(ref change) | Request::Replay { ref change, .. } => {
+                let author = Author::of(from, &request);
+                let applied = self.apply_change(author, change);
+                // If the worker is behind, all workers may have completed this clock already.
+                self.apply_completed(applied.chunk());
+                self.await_replication(author, applied, out);
+                if let Operation::Complete { .. } = change.operation {
+                    self.retry_lease_requests(out);
                 }
             }
             Request::Get { .. } | Request::Reduce { .. } => {
@@ -326,13 +374,7 @@ impl TableServer {
             Request::Lease { lease_number, samples, may_wait } => {
                 self.grant_lease(from, LeaseRequest { lease_number, samples: samples.into(), may_wait }, out);
             }
-            Request::Complete { last_lease } => {
-                self.update_leases(from, last_lease, lease_table::complete, out)
-            }
-            Request::Return { first_lease } => {
-                self.lease_requests.remove(&from);
-                self.update_leases(from, first_lease, lease_table::end, out);
-            }
+            Request::Return { first_lease } => self.return_leases(from, first_lease, out),
         }
         Ok(())
     }
@@ -376,35 +418,41 @@ impl TableServer {
         None
     }
 
-    /// Applies a change to a chunk that is here, unless it is included already. Returns `None` if the request changes nothing.
-    fn apply_change(&mut self, from: Rank, request: &Request) -> Option<Change> {
-        let worker = self.replica_map.worker_id(from);
-        let (sequence, chunk, changed) = match request {
-            Request::Add { sequence, clock, chunk, rows } => {
-                let is_news = self.store.add(*chunk as usize, worker, *sequence, *clock, rows);
-                (*sequence, *chunk as usize, is_news.then(|| rows.indices.iter().collect()))
+    /// Applies a change to a chunk that is here, unless it is included already.
+    fn apply_change(&mut self, author: Author, change: &TableChange) -> Change {
+        let worker = author.departed.unwrap_or_else(|| self.replica_map.worker_id(author.sender));
+        let (sequence, chunk) = (change.sequence, change.chunk as usize);
+        let mut leased = None;
+        let changed = match &change.operation {
+            Operation::Add { clock, rows } => {
+                let is_news = self.store.add(chunk, worker, sequence, *clock, rows);
+                is_news.then(|| rows.indices.iter().collect())
             }
-            Request::Map { sequence, chunk, map } => {
-                (*sequence, *chunk as usize, self.store.map(*chunk as usize, worker, *sequence, *map))
+            Operation::Map(map) => self.store.map(chunk, worker, sequence, *map),
+            Operation::Complete { last_lease } => {
+                let is_news = self.store.advance_sequence(chunk, worker, sequence);
+                if is_news && lease_table::complete(self.store.lease_table_mut(), worker, *last_lease) {
+                    leased = Some(BTreeSet::from([worker]));
+                }
+                is_news.then(BTreeSet::new)
             }
-            _ => return None,
         };
         if let Some(rows) = changed {
             self.replication
-                .mark_dirty(chunk, &ChunkDelta { rows, workers: BTreeSet::from([worker]), leased: None });
+                .mark_dirty(chunk, &ChunkDelta { rows, workers: BTreeSet::from([worker]), leased });
         }
-        Some(Change::Added(sequence, chunk))
+        Change::Added(sequence, chunk)
     }
 
     /// The worker gets an acknowledgement of this change once it is safe.
-    fn await_replication(&mut self, worker: Rank, change: Change, out: &mut Outbox) {
+    fn await_replication(&mut self, worker: Author, change: Change, out: &mut Outbox) {
         let missing_at = self.replication.missing_at(worker, change);
         self.workers.entry(worker).or_default().record_change(change, missing_at);
         self.acknowledge(worker, out);
     }
 
     /// A change is safe at one more replica.
-    fn on_change_replicated(&mut self, worker: Rank, change: Change, out: &mut Outbox) {
+    fn on_change_replicated(&mut self, worker: Author, change: Change, out: &mut Outbox) {
         let Some(known) = self.workers.get_mut(&worker) else { return };
         let Some(count) = known.pending.get_mut(&change) else { return };
         *count -= 1;
@@ -414,8 +462,9 @@ impl TableServer {
         }
     }
 
-    fn acknowledge(&mut self, to: Rank, out: &mut Outbox) {
-        let Some(worker) = self.workers.get_mut(&to) else { return };
+    fn acknowledge(&mut self, author: Author, out: &mut Outbox) {
+        let Some(worker) = self.workers.get_mut(&author) else { return };
+        let to = author.sender;
         let first = worker.pending.keys().find_map(|change| match change {
             Change::Added(sequence, _) => Some(*sequence),
             Change::Leased(_) => None,
@@ -424,7 +473,11 @@ impl TableServer {
             [first, worker.refused].into_iter().flatten().min().map_or(worker.newest, |first| first - 1);
         if up_to > worker.acknowledged {
             worker.acknowledged = up_to;
-            out.push((to, TableMessage::Response(Response::Acknowledged { up_to })));
+            let response = match author.departed {
+                None => Response::Acknowledged { up_to },
+                Some(worker) => Response::ReplayAcknowledged { worker, up_to },
+            };
+            out.push((to, TableMessage::Response(response)));
         }
         let is_ready = |lease_number: &u64| !worker.pending.contains_key(&Change::Leased(*lease_number));
         let ready: Vec<u64> = worker.leases.keys().copied().filter(is_ready).collect();

@@ -153,10 +153,24 @@ impl TableStore {
         &mut self.lease_table
     }
 
-    /// Forgets the numbers of workers that send no more changes.
-    pub fn forget_workers(&mut self, writes: impl Fn(&WorkerId) -> bool) {
-        let here = self.chunks.iter_mut().flatten();
-        here.for_each(|chunk| chunk.applied.retain(|(worker, _)| writes(worker)));
+    /// The workers whose numbers a chunk has.
+    pub fn workers(&self, chunk: usize) -> impl Iterator<Item = WorkerId> {
+        self.chunk(chunk).into_iter().flat_map(|chunk| &chunk.applied).map(|(worker, _)| *worker)
+    }
+
+    /// Forgets the number of a worker that sends no more changes.
+    pub fn forget_worker(&mut self, chunk: usize, worker: WorkerId) {
+        if let Some(chunk) = self.chunk_mut(chunk) {
+            chunk.set_applied(worker, 0);
+        }
+    }
+
+    /// Records the number of a worker's change that changes no row. Returns false if the chunk includes that change already.
+    ///
+    /// # Panics
+    /// If the chunk is not stored here.
+    pub fn advance_sequence(&mut self, chunk: usize, worker: WorkerId, sequence: u64) -> bool {
+        self.chunk_mut(chunk).expect("what is changed is here").advance_sequence(worker, sequence)
     }
 
     /// Adds to rows of a chunk, unless the chunk includes the change already. Returns whether it has added.
@@ -325,15 +339,16 @@ impl TableStore {
                 sent.inspect(|(_, sum)| values.extend_from_slice(sum)).map(|(row, _)| *row).collect();
             (*clock, Rows { indices, values })
         });
-        let is_known = |worker: &WorkerId| part.is_none_or(|part| part.workers.contains(worker));
-        let applied = chunk.applied.iter().filter(|(worker, _)| is_known(worker)).copied();
+        let applied = match part {
+            None => chunk.applied.clone(),
+            Some(part) => {
+                let number = |worker: &WorkerId| (*worker, chunk.applied(worker).unwrap_or(0));
+                part.workers.iter().map(number).collect()
+            }
+        };
         let lease_table = match part {
             None => Some(self.lease_table.clone()),
-            Some(part) => part.leased.as_ref().map(|dealt| {
-                let held = self.lease_table.outstanding.iter().filter(|held| dealt.contains(&held.worker));
-                let LeaseTable { cursor, returned, .. } = self.lease_table.clone();
-                LeaseTable { cursor, returned, outstanding: held.cloned().collect() }
-            }),
+            Some(part) => part.leased.as_ref().map(|workers| lease_table::update(&self.lease_table, workers)),
         };
         TableChunk {
             chunk: index as u32,
@@ -341,7 +356,7 @@ impl TableStore {
             rows: Rows { indices: rows.iter().map(|(row, _)| *row).collect(), values },
             updates: rows.iter().map(|(_, place)| chunk.updates[*place]).collect(),
             pending: pending.filter(|(_, rows)| !rows.indices.is_empty()).collect(),
-            applied: applied.collect(),
+            applied,
             lease_table: lease_table.filter(|_| index == 0),
         }
     }
@@ -467,10 +482,13 @@ impl StoredChunk {
         Some(self.applied[place].1)
     }
 
+    /// Sets the number of a worker's last change; with 0, the worker is forgotten.
     fn set_applied(&mut self, worker: WorkerId, last: u64) {
         match self.applied.binary_search_by(|(known, _)| known.cmp(&worker)) {
+            Ok(place) if last == 0 => _ = self.applied.remove(place),
             Ok(place) => self.applied[place].1 = last,
-            Err(place) => self.applied.insert(place, (worker, last)),
+            Err(place) if last > 0 => self.applied.insert(place, (worker, last)),
+            Err(_) => {}
         }
     }
 }

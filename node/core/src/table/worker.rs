@@ -21,13 +21,14 @@ use std::sync::Arc;
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::{PER_CLOCK_STALENESS_MAX, STEPS_MAX};
 use peergrad_protocol::table::{
-    Map, Reduce, Request, Response, Row, RowSet, Rows, TableMessage, WorkerClock,
+    Map, Operation, Reduce, Request, Response, Row, RowSet, Rows, TableMessage, WorkerClock, WorkerId,
 };
 
+use super::change_queue::Entry;
+use super::owners::Owners;
 use super::server::{Outbox, ReplicaMap};
-use super::{ApplyMode, TableError, TableLayout};
+use super::{ApplyMode, Atomicity, TableError, TableLayout};
 use cache::{CachedRow, RowCache};
-use changes::Change;
 pub use changes::ChangeLog;
 pub use leases::{AcquiredLease, HeldLeases};
 pub use read_policy::{ReadPolicy, ReadSchedule};
@@ -46,8 +47,12 @@ pub struct TableWorker {
     owners: Owners,
     /// How old the rows that it reads may be, in each clock.
     read_schedule: ReadSchedule,
+    /// What is added together or not at all if this worker is lost.
+    atomicity: Atomicity,
     /// The number of clocks that it has completed; `None` for a new worker.
     clock: Option<u64>,
+    /// What owners know of its clock.
+    announced: Announced,
     /// The number of clocks that all workers have completed, as far as it knows.
     completed_by_all: u64,
     /// Its additions that are not acknowledged yet.
@@ -58,8 +63,19 @@ pub struct TableWorker {
     reads: Reads,
     /// The samples that it is to compute.
     leases: HeldLeases,
-    /// Whether a worker that leaves has sent its last addition.
-    has_sent_last: bool,
+}
+
+/// What owners know of a worker's clock, in the present view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Announced {
+    /// They may not be told yet: this member has to send changes of workers that are gone first.
+    NotYet,
+    /// Nothing.
+    Nothing,
+    /// The worker is new and has no clock.
+    New,
+    /// The worker has come as far as this.
+    Clock(WorkerClock),
 }
 
 /// When a worker starts.
@@ -71,32 +87,20 @@ pub enum WorkerStart {
     Late,
 }
 
-/// The tables, and the owner of each of their chunks in the present view.
-struct Owners {
-    /// The sizes and rules of the tables, and how they are cut into chunks.
-    layout: Arc<TableLayout>,
-    /// The holders of each chunk in the present view, the owner first.
-    replica_map: Arc<ReplicaMap>,
-}
-
-impl Owners {
-    fn of(&self, chunk: usize) -> Rank {
-        self.replica_map.owner(chunk)
-    }
-
-    /// Sends a request to the owner of a chunk.
-    fn send(&self, chunk: usize, request: Request, out: &mut Outbox) {
-        out.push((self.of(chunk), TableMessage::Request(request)));
-    }
-}
-
 impl TableWorker {
     /// A worker that has not entered a view yet.
     #[must_use]
-    pub fn new(layout: Arc<TableLayout>, read_schedule: ReadSchedule, start: WorkerStart) -> Self {
+    pub fn new(
+        layout: Arc<TableLayout>,
+        read_schedule: ReadSchedule,
+        atomicity: Atomicity,
+        start: WorkerStart,
+    ) -> Self {
         Self {
-            owners: Owners { layout, replica_map: Arc::default() },
+            owners: Owners::new(layout),
             read_schedule,
+            atomicity,
+            announced: Announced::NotYet,
             clock: match start {
                 WorkerStart::WithRun => Some(0),
                 WorkerStart::Late => None,
@@ -106,26 +110,61 @@ impl TableWorker {
             cache: RowCache::default(),
             reads: Reads::default(),
             leases: HeldLeases::default(),
-            has_sent_last: false,
         }
     }
 
-    /// A view begins. Sends again what may be lost: first which leases are complete, then changes, the clock, and requests.
-    pub fn enter(&mut self, replica_map: Arc<ReplicaMap>, out: &mut Outbox) {
-        self.owners.replica_map = replica_map;
-        self.leases.resend_completed(&self.owners, out);
-        for entry in self.changes.sent() {
-            self.owners.send(entry.chunk, entry.to_request(), out);
+    /// A view begins, in which this member has this rank. Sends again what may be lost: changes and requests. The clock follows with
+    /// [`announce_clock`](Self::announce_clock).
+    pub fn enter(&mut self, me: Rank, replica_map: Arc<ReplicaMap>, out: &mut Outbox) {
+        self.owners.enter(me, replica_map);
+        self.announced = Announced::NotYet;
+        self.leases.send_returned(&self.owners, out);
+        let keepers = match self.atomicity {
+            Atomicity::Clock => self.owners.keepers(self.owners.own_id()).collect(),
+            Atomicity::Chunk => Vec::new(),
+        };
+        self.changes.queue.enter(&self.owners, keepers.into_iter(), out);
+        self.reads.resend(&self.owners, self.changes.queue.released_up_to(), out);
+        self.leases.send_request(&self.owners, out);
+    }
+
+    /// Tells owners this worker's clock. In each view, this member first sends what it has kept of workers that are gone.
+    pub fn announce_clock(&mut self, out: &mut Outbox) {
+        if self.announced == Announced::NotYet {
+            self.announced = Announced::Nothing;
         }
         self.send_clock(out);
-        self.reads.resend(&self.owners, out);
-        self.leases.send_request(&self.owners, out);
+    }
+
+    /// A keeper of this worker's journal has its changes up to this number.
+    pub fn on_kept(&mut self, from: Rank, up_to: u64, out: &mut Outbox) {
+        self.changes.queue.on_kept(from, up_to, &self.owners, out);
+        self.after_release(out);
+    }
+
+    /// More changes may have been sent to their owners: what waits for that follows.
+    fn after_release(&mut self, out: &mut Outbox) {
+        self.reads.release(&self.owners, self.changes.queue.released_up_to(), out);
+        self.send_clock(out);
+    }
+
+    /// The members that have yet to keep this worker's changes, and the clock of the first of these changes.
+    #[must_use]
+    pub fn awaited_keepers(&self) -> Option<(WorkerClock, BTreeSet<Rank>)> {
+        let clock = WorkerClock::At(self.changes.queue.held_since()?);
+        Some((clock, self.changes.queue.awaited_keepers()))
     }
 
     /// Drops the cached rows of a chunk: it was reset, or a mapping changed rows that only the owner knows.
     pub fn invalidate(&mut self, chunk: usize) {
         self.reads.forget_map(chunk);
         self.cache.invalidate(self.owners.layout.range(chunk));
+    }
+
+    /// The worker, as the members of the view know it.
+    #[must_use]
+    pub fn id(&self) -> WorkerId {
+        self.owners.own_id()
     }
 
     /// The changes that are not acknowledged yet.
@@ -188,18 +227,35 @@ impl TableWorker {
         self.read_schedule.at(self.clock())
     }
 
-    fn send_clock(&self, out: &mut Outbox) {
-        let request = || {
-            if self.is_new() { Request::NewWorker } else { Request::Tick { clock: self.progress() } }
+    /// Sends the clock if owners do not know it. It follows all changes that were made before it.
+    fn send_clock(&mut self, out: &mut Outbox) {
+        let held_since = self.changes.queue.held_since().map(WorkerClock::At);
+        let now = match self.is_new() {
+            true => Announced::New,
+            false => Announced::Clock(held_since.unwrap_or(WorkerClock::Ended).min(self.progress())),
+        };
+        if self.announced == Announced::NotYet || self.announced == now {
+            return;
+        }
+        self.announced = now;
+        let request = || match now {
+            Announced::Clock(clock) => Request::Tick { clock },
+            _ => Request::NewWorker,
         };
         let ranks = self.owners.replica_map.ranks();
         out.extend(ranks.map(|rank| (rank, TableMessage::Request(request()))));
     }
 
-    /// Ends the clock.
+    /// Ends the clock. If the additions of a clock are atomic, they are sent now, as one unit that also completes the clock's lease.
     pub fn tick(&mut self, out: &mut Outbox) {
-        self.clock = Some((self.clock() + 1).min(STEPS_MAX));
-        self.leases.end_clock();
+        let (clock, lease) = (self.clock(), self.leases.end_clock());
+        if self.atomicity == Atomicity::Clock {
+            let completion = lease.map(|last_lease| (0, Operation::Complete { last_lease }));
+            let mut unit = self.changes.take_coalesced(clock, &self.owners.layout);
+            unit.extend(completion);
+            self.send_unit(clock, unit, out);
+        }
+        self.clock = Some((clock + 1).min(STEPS_MAX));
         if self.changes.is_pushed() {
             self.close_leases(out);
         }
@@ -245,28 +301,36 @@ impl TableWorker {
 
     /// Sends the additions that were not pushed yet.
     pub fn push(&mut self, out: &mut Outbox) {
-        for (chunk, change) in self.changes.take_coalesced(&self.owners.layout) {
-            self.send_change(chunk, change, out);
-        }
+        let unit = self.changes.take_coalesced(self.clock(), &self.owners.layout);
+        self.send_unit(self.clock(), unit, out);
         self.close_leases(out);
+    }
+
+    /// Sends the additions that were held back, since other workers may wait for them. Those of an atomic clock are sent at its end.
+    pub fn push_held_back(&mut self, out: &mut Outbox) {
+        if self.atomicity == Atomicity::Chunk {
+            self.push(out);
+        }
     }
 
     /// Has owners apply `map` to columns of these chunks, after all additions so far.
     pub fn map(&mut self, chunks: Range<usize>, map: Map, out: &mut Outbox) {
         self.push(out);
-        for chunk in chunks.clone() {
-            self.send_change(chunk, Change::Map(map), out);
+        let first = self.changes.last_sequence() + 1;
+        for (chunk, sequence) in chunks.clone().zip(first..) {
             // Only the owner knows the new rows.
             self.invalidate(chunk);
-            self.reads.note_map(chunk, self.changes.last_sequence());
+            self.reads.note_map(chunk, sequence);
         }
+        let unit = chunks.clone().map(|chunk| (chunk, Operation::Map(map))).collect();
+        self.send_unit(self.clock(), unit, out);
         self.reads.repeat_answered(&self.owners, &chunks, out);
         self.leases.close(self.changes.last_sequence());
     }
 
-    fn send_change(&mut self, chunk: usize, change: Change, out: &mut Outbox) {
-        let request = self.changes.record(self.clock(), chunk, change);
-        self.owners.send(chunk, request, out);
+    fn send_unit(&mut self, clock: u64, unit: Vec<(usize, Operation)>, out: &mut Outbox) {
+        self.changes.queue.record(clock, unit, &self.owners, out);
+        self.after_release(out);
     }
 
     // Leases.
@@ -286,22 +350,22 @@ impl TableWorker {
     /// All additions have been sent: the leases that led to them are complete once they are safe.
     fn close_leases(&mut self, out: &mut Outbox) {
         self.leases.close(self.changes.last_sequence());
-        self.leases.report_completed(&self.owners, self.changes.acknowledged_up_to(), out);
+        self.report_completed(out);
+    }
+
+    /// Reports the leases whose additions are safe, unless they were completed together with the additions.
+    fn report_completed(&mut self, out: &mut Outbox) {
+        let completed = self.leases.complete(self.changes.acknowledged_up_to());
+        if let Some(last_lease) = completed.filter(|_| self.atomicity == Atomicity::Chunk) {
+            self.send_unit(self.clock(), vec![(0, Operation::Complete { last_lease })], out);
+        }
     }
 
     /// The worker is about to leave, between two clocks. Returns whether it may: its additions are safe, and the owner of the lease table has
     /// safely recorded that its leases are complete.
     pub fn wind_down(&mut self, out: &mut Outbox) -> bool {
         self.push(out);
-        if !self.changes.is_flushed() || !self.leases.are_complete() {
-            return false;
-        }
-        if !self.has_sent_last {
-            // An empty addition is acknowledged only once everything is safe that the owner has received before it.
-            self.send_change(0, Change::Add(Rows::default()), out);
-            self.has_sent_last = true;
-        }
-        self.changes.is_flushed()
+        self.changes.is_flushed() && self.leases.are_complete()
     }
 
     // Reading.
@@ -354,7 +418,12 @@ impl TableWorker {
 
     fn request_at(&mut self, chunk: usize, query: Query, min_clock: WorkerClock, out: &mut Outbox) -> u64 {
         let asked_at = self.progress();
-        self.reads.begin(&self.owners, PendingRead { chunk, query, min_clock, asked_at }, out)
+        let after = match query {
+            Query::Rows(_) => 0,
+            Query::Pull(_) | Query::Reduce(_) => self.changes.last_sequence(),
+        };
+        let read = PendingRead { chunk, query, min_clock, asked_at, after };
+        self.reads.begin(&self.owners, read, out)
     }
 
     /// The progress that all workers must make before the next unanswered reads are answered, and the owners that answer these. `None` if
@@ -405,14 +474,15 @@ impl TableWorker {
         match response {
             Response::Acknowledged { up_to } => {
                 let Self { owners, cache, changes, .. } = self;
-                let is_its = |chunk: usize| owners.of(chunk) == from;
-                changes.acknowledge(up_to, is_its, |entry| {
-                    if owners.layout.table_of(entry.chunk).is_additive() {
+                let fold = |entry: &Entry| {
+                    if owners.layout.table_of(entry.change.chunk as usize).is_additive() {
                         cache.fold(entry, &owners.layout);
                     }
-                });
-                self.leases.report_completed(&self.owners, self.changes.acknowledged_up_to(), out);
+                };
+                changes.queue.acknowledge(from, up_to, owners, fold, out);
+                self.report_completed(out);
             }
+            Response::ReplayAcknowledged { .. } => return Err(TableError::Unrequested),
             Response::Rows { request, clock, applied, zero, values } => {
                 self.on_rows((from, request, applied), clock, &zero, values, out)?;
             }

@@ -91,14 +91,14 @@ impl TableEngine {
         parameters: Arc<Buffer>,
         out: &mut Vec<Output>,
     ) -> Self {
-        let TableSpec { layout, read_schedule, batch_scope, warm_up, wave } = table_spec;
+        let TableSpec { layout, read_schedule, batch_scope, atomicity, warm_up, wave } = table_spec;
         let config = &base.loaded.config;
         let (epochs, samples) = (config.epochs, u64::from(base.loaded.task.sample_count()));
         let first_step = base.view().first_step();
         let batch = (config.round_size(), samples);
         let view = (&**base.view(), base.digest());
         let start = if base.is_newcomer() { WorkerStart::Late } else { WorkerStart::WithRun };
-        let worker = TableWorker::new(Arc::clone(&layout), read_schedule, start);
+        let worker = TableWorker::new(Arc::clone(&layout), read_schedule, atomicity, start);
         let mut engine = Self {
             assignment: base.cache.assignment(&BatchAssignment::default(), batch, view, first_step),
             exchange: Exchange::new(base.rank, layout, worker),
@@ -374,14 +374,12 @@ impl TableEngine {
 
     /// The last messages of a worker that leaves and is between two clocks.
     fn shut_down_worker(&mut self) {
-        let (is_between, worker) = (self.clock.current.is_none(), &mut self.exchange.worker);
-        if self.departure.is_leaving() && (is_between || worker.has_finished()) {
-            let mut out = Vec::new();
-            self.departure = match worker.wind_down(&mut out) {
+        let is_between = self.clock.current.is_none();
+        if self.departure.is_leaving() && (is_between || self.exchange.worker.has_finished()) {
+            self.departure = match self.exchange.wind_down() {
                 true => Departure::WoundDown,
                 false => Departure::WindingDown,
             };
-            self.exchange.send(out);
         }
     }
 

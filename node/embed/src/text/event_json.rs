@@ -244,6 +244,7 @@ fn stage_word(stage: Stage) -> &'static str {
         Stage::Norms => "norms",
         Stage::Clocks => "clocks",
         Stage::Rows => "rows",
+        Stage::Journal => "journal",
     }
 }
 

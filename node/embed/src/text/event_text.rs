@@ -199,6 +199,7 @@ fn stage_text(stage: Stage) -> &'static str {
         Stage::Norms => "the norm of the gradient",
         Stage::Clocks => "the clocks",
         Stage::Rows => "rows",
+        Stage::Journal => "the journal of additions",
     }
 }
 

@@ -9,7 +9,9 @@ use peergrad_core::program::{Flow, Program, ProgramFactory};
 use peergrad_core::table::{ReadPolicy, Table, TableError, TableSpec};
 use peergrad_protocol::limits::{TABLE_MESSAGE_BYTES_MAX, WAITING_REQUESTS_MAX};
 use peergrad_protocol::message::{SampleStats, TrainingMessage};
-use peergrad_protocol::table::{Map, Reduce, Request, Response, RowSet, Rows, TableMessage, WorkerClock};
+use peergrad_protocol::table::{
+    Map, Operation, Reduce, Request, Response, RowSet, Rows, TableChange, TableMessage, WorkerClock,
+};
 use peergrad_protocol::view::View;
 use peergrad_protocol::wire::{decode_table_message, encode_table_message};
 use peergrad_protocol::{Buffer, ViewDigest};
@@ -40,8 +42,7 @@ impl Program for Counting {
         let samples = clock.samples.len() as u64;
         let added = if samples > 0 { 1.0 } else { 0.0 };
         clock.add(Rows { indices: row, values: vec![added] }).expect("a finite row");
-        drop(clock.push());
-        clock.end(SampleStats { samples, loss: 0.0 });
+        drop(clock.commit(SampleStats { samples, loss: 0.0 }));
         Ok(Continue(()))
     }
 }
@@ -94,10 +95,14 @@ impl Founded {
     }
 }
 
+fn change(sequence: u64, chunk: u32, operation: Operation) -> Request {
+    Request::Change(TableChange { sequence, chunk, operation })
+}
+
 fn add(sequence: u64, rows: &[u64], values: &[f32]) -> Request {
     let indices: RowSet = rows.iter().copied().collect();
     let chunk = rows[0] as u32 / 16;
-    Request::Add { sequence, clock: 0, chunk, rows: Rows { indices, values: values.to_vec() } }
+    change(sequence, chunk, Operation::Add { clock: 0, rows: Rows { indices, values: values.to_vec() } })
 }
 
 #[test]
@@ -121,11 +126,12 @@ fn each_invalid_request_is_refused_with_its_reason_and_loses_nothing() {
         (add(2, &[0, 1], &[1.0, f32::INFINITY]), "a value that is not finite, for row 1"),
         (add(2, &[0, 1], &[1.0]), "1 numbers for 2"),
         (add(2, &[0], &[1.0, 1.0]), "2 numbers for 1"),
-        (Request::Map { sequence: 2, chunk: 0, map: Map::Scale { by: f32::NAN, column: 0 } }, "a factor"),
+        (change(2, 0, Operation::Map(Map::Scale { by: f32::NAN, column: 0 })), "a factor"),
         (
-            Request::Map { sequence: 2, chunk: 0, map: Map::Axpy { by: 1.0, from: 0, to: 1 } },
+            change(2, 0, Operation::Map(Map::Axpy { by: 1.0, from: 0, to: 1 })),
             "there is no column 1: rows have 1",
         ),
+        (change(2, 1, Operation::Complete { last_lease: 1 }), "leases that are completed with chunk 1"),
         (
             Request::Reduce {
                 request: 1,

@@ -175,9 +175,12 @@ pub(super) fn in_trouble(workload: Workload, seed: u64) {
     assert_eq!(course.outcome.violations, [], "seed {seed}");
 }
 
-/// As many seeds as `TABLE_SEEDS` says, from 0 on; a few if it is not set.
-fn seeds() -> std::ops::Range<u64> {
-    0..std::env::var("TABLE_SEEDS").map_or(6, |seeds| seeds.parse().expect("a number of seeds"))
+/// The seeds that `TABLE_SEEDS` says, as `first..end`; a few if it is not set.
+pub(super) fn seeds() -> std::ops::Range<u64> {
+    let Ok(seeds) = std::env::var("TABLE_SEEDS") else { return 0..6 };
+    let (first, end) = seeds.split_once("..").expect("a range of seeds");
+    let number = |text: &str| text.parse().expect("a number");
+    number(first)..number(end)
 }
 
 #[test]

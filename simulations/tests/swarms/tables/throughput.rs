@@ -5,7 +5,7 @@ use std::path::Path;
 use peergrad_config::specification::RunFile;
 use peergrad_core::program::ProgramFactory;
 use peergrad_core::program::programs::ssp::Ssp;
-use peergrad_core::table::{Init, ReadPolicy, Table, TableRule, TableSpec};
+use peergrad_core::table::{Atomicity, Init, ReadPolicy, Table, TableRule, TableSpec};
 use peergrad_simulations::compare::measure;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::{Size, parse};
@@ -58,10 +58,10 @@ fn clock_seconds(workers: usize, has_one_owner: bool) -> f64 {
     );
     let scenario = parse("owners", &text, Path::new("."), Size::Full).expect("it is a scenario");
     let (rows, width) = if has_one_owner { (1, PARAMETERS) } else { (PARAMETERS as u64 / 16, 16) };
-    let table_spec = TableSpec::new(
-        vec![Table { init: Init::Parameters, ..Table::additive("parameters", rows, width) }],
-        ReadPolicy::Staleness(0),
-    );
+    let table = Table { init: Init::Parameters, ..Table::additive("parameters", rows, width) };
+    let table_spec = TableSpec::new(vec![table], ReadPolicy::Staleness(0));
+    // Keepers of a journal would share the work of the one owner.
+    let table_spec = TableSpec { atomicity: Atomicity::Chunk, ..table_spec };
     let launch =
         ProgramFactory::with_tables(move |_| table_spec.clone(), |loaded| Ssp::of(loaded, TableRule::Sum));
     let run = "epochs = 1\nbatch = 16\n[optimizer]\nrule = \"sgd\"\nrate = 0.0001";

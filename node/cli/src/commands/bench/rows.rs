@@ -17,7 +17,7 @@ use std::ops::ControlFlow::{Break, Continue};
 use clap::{Args, ValueEnum};
 use peergrad_core::program::context::{Clock, Context, Interrupted, Pending};
 use peergrad_core::program::{Flow, Program, ProgramFactory};
-use peergrad_core::table::{ReadPolicy, Table, TableSpec};
+use peergrad_core::table::{Atomicity, ReadPolicy, Table, TableSpec};
 use peergrad_models::task::{Evaluation, Task};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::SampleStats;
@@ -93,7 +93,7 @@ impl TableWorkload {
 
     fn table_spec(&self) -> TableSpec {
         let table = Table::additive("bench", self.rows.into(), self.width as usize);
-        TableSpec::new(vec![table], ReadPolicy::Unbounded)
+        TableSpec { atomicity: Atomicity::Chunk, ..TableSpec::new(vec![table], ReadPolicy::Unbounded) }
     }
 
     pub(super) fn launch(self) -> ProgramFactory {

@@ -68,6 +68,9 @@ pub struct SyncSection {
     pub warm_up: Option<u64>,
     /// `async` and `downpour` only: samples after which each further peer starts, after the warm-up; 0 starts all at once. Default 0.
     pub wave: Option<u64>,
+    /// `ssp` and `async` only: whether all of a step's gradient counts or nothing of it, if its peer is lost, so that each sample counts
+    /// exactly once. Gradients travel twice or more then. Default false.
+    pub atomic: Option<bool>,
 }
 
 impl Default for SyncSection {
@@ -99,6 +102,7 @@ impl Default for SyncSection {
             local_rate: None,
             warm_up: None,
             wave: None,
+            atomic: None,
         }
     }
 }

@@ -127,14 +127,15 @@ impl Program for Downpour {
             self.train_locally(&clock, local, scale).await?
         };
         clock.add(rows).expect("finite rows of the table");
+        self.local = next;
         self.unsent += 1;
         if self.unsent >= self.settings.n_push {
-            // The worker does not wait until the additions are safe: the node repeats them until they are.
-            drop(clock.push());
             self.unsent = 0;
+            // The worker does not wait until the additions are safe: the node repeats them until they are.
+            drop(clock.commit(stats));
+        } else {
+            clock.end(stats);
         }
-        self.local = next;
-        clock.end(stats);
         Ok(Continue(()))
     }
 }

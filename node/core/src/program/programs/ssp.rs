@@ -60,8 +60,7 @@ impl Program for Ssp {
         let (rows, stats) = gradient(&self.task, &clock, scale).await?;
         clock.add(rows).expect("finite rows of the table");
         // The worker does not wait until the additions are safe: the node repeats them until they are.
-        drop(clock.push());
-        clock.end(stats);
+        drop(clock.commit(stats));
         Ok(Continue(()))
     }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::PER_CLOCK_STALENESS_MAX;
-use peergrad_protocol::table::{Request, WorkerClock};
+use peergrad_protocol::table::{Operation, Request, TableChange, WorkerClock};
 
 use super::super::ApplyMode;
-use super::{ChunkDelta, Outbox, ReplicaMap, TableError, TableServer};
+use super::{Author, ChunkDelta, Outbox, ReplicaMap, TableError, TableServer};
 
 /// The clocks of all workers in one view.
 #[derive(Default)]
@@ -67,6 +67,13 @@ impl WorkerClocks {
     fn are_all_new(&self, replica_map: &ReplicaMap) -> bool {
         let has_none = |clock: &KnownClock| matches!(clock, KnownClock::New);
         self.known.len() == replica_map.members.len() && self.known.values().all(has_none)
+    }
+
+    /// Whether all members that were in the view before have sent their clocks, and with that all that comes before them.
+    pub(super) fn are_sent(&self, replica_map: &ReplicaMap) -> bool {
+        replica_map
+            .ranks()
+            .all(|rank| self.known.contains_key(&rank) || replica_map.newcomers.contains(&rank))
     }
 
     /// Whether others than this worker may still be waited for.
@@ -139,18 +146,22 @@ impl TableServer {
             clocks.initial = clocks.initial.max(last.map_or(0, |last| last + 1));
         }
         self.on_clock_change(None, out);
+        self.settle_departed(out);
     }
 
     /// Whether a request adds in a clock so far ahead that its chunk has no room for the addition until that clock is complete. This may be
     /// so only from this owner's view: ticks of other workers may be on their way.
     pub(super) fn is_early(&self, from: Rank, request: &Request) -> bool {
-        let Request::Add { chunk, clock, .. } = request else { return false };
-        let chunk = *chunk as usize;
+        let Some(TableChange { chunk, operation: Operation::Add { clock, .. }, .. }) = request.change()
+        else {
+            return false;
+        };
+        let (chunk, author) = (*chunk as usize, Author::of(from, request));
         if self.store.layout().table_of(chunk).apply_mode != ApplyMode::PerClock {
             return false;
         }
-        let waits =
-            self.early.get(&chunk).is_some_and(|early| early.iter().any(|(worker, _)| *worker == from));
+        let is_its = |(sender, before): &(Rank, Request)| Author::of(*sender, before) == author;
+        let waits = self.early.get(&chunk).is_some_and(|early| early.iter().any(is_its));
         if waits {
             // A later addition must not be applied before an earlier one: the earlier one would then count as included.
             return true;
@@ -175,6 +186,7 @@ impl TableServer {
         let first = self.clocks.note(from, clock, before)?;
         self.on_clock_change(before, out);
         if first == FirstClock::Yes {
+            self.settle_departed(out);
             // Another worker may wait for samples because no worker waited for it; now this one may.
             self.retry_lease_requests(out);
         }

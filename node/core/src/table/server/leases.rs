@@ -1,14 +1,12 @@
 //! Leases, at the owner of the first chunk: it leases samples to workers, and takes them back from workers that are gone.
 
-use std::sync::Arc;
-
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::LEASES_MAX;
-use peergrad_protocol::table::{LastLease, LeaseTable, Response, SampleLease, TableMessage, WorkerId};
+use peergrad_protocol::table::{LastLease, Response, SampleLease, TableMessage};
 
 use super::super::lease_table;
 use super::replication::Change;
-use super::{ChunkDelta, Outbox, TableServer};
+use super::{Author, ChunkDelta, Outbox, TableServer};
 
 /// A worker's request for a lease.
 #[derive(Clone, Copy)]
@@ -22,16 +20,11 @@ pub(super) struct LeaseRequest {
 }
 
 impl TableServer {
-    /// A worker has completed leases, or returns them.
-    pub(super) fn update_leases(
-        &mut self,
-        from: Rank,
-        number: u64,
-        change: fn(&mut LeaseTable, WorkerId, u64) -> bool,
-        out: &mut Outbox,
-    ) {
+    /// A worker has ended, and returns its leases from this number on.
+    pub(super) fn return_leases(&mut self, from: Rank, first_lease: u64, out: &mut Outbox) {
+        self.lease_requests.remove(&from);
         let worker = self.replica_map.worker_id(from);
-        if change(self.store.lease_table_mut(), worker, number) {
+        if lease_table::end(self.store.lease_table_mut(), worker, first_lease) {
             self.replication.mark_dirty(0, &ChunkDelta::leases([worker]));
             self.retry_lease_requests(out);
         }
@@ -45,17 +38,6 @@ impl TableServer {
             self.retry_lease_requests(out);
         }
         is_news
-    }
-
-    /// Takes back the leases of workers that are gone, if the lease table is here: the owner and each replica do so by themselves.
-    pub(super) fn reclaim_leases(&mut self) {
-        let replica_map = Arc::clone(&self.replica_map);
-        if lease_table::reclaim(self.store.lease_table_mut(), |worker| replica_map.members.contains(worker))
-            && self.owns(0)
-            && self.is_here(0)
-        {
-            self.replication.mark_dirty(0, &ChunkDelta::leases([]));
-        }
     }
 
     /// A worker requests a lease.
@@ -77,13 +59,14 @@ impl TableServer {
                 self.retry_lease_requests(out);
             }
             let change = Change::Leased(lease_number);
-            let missing_at = self.replication.missing_at(from, change);
-            let record = self.workers.entry(from).or_default();
+            let author = Author::own(from);
+            let missing_at = self.replication.missing_at(author, change);
+            let record = self.workers.entry(author).or_default();
             record.leases.insert(lease_number, lease);
             if missing_at > 0 {
                 record.pending.insert(change, missing_at);
             }
-            return self.acknowledge(from, out);
+            return self.acknowledge(author, out);
         }
         let trained = self.lease_policy.trained(self.store.lease_table_mut());
         // Other workers that have not ended may wait for this worker's clock.

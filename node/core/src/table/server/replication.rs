@@ -9,7 +9,7 @@ use peergrad_protocol::limits::REPLICA_UPDATE_BYTES;
 use peergrad_protocol::table::{ReplicaUpdate, Rows, TableChunk, TableMessage, WorkerId};
 
 use super::super::store::TableStore;
-use super::{ChunkDelta, Outbox, ReplicaMap, TableError, TableServer};
+use super::{Author, ChunkDelta, Outbox, ReplicaMap, TableError, TableServer};
 
 /// The part of a chunk that a replica may lack.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ struct Replica {
     /// The chunk that is considered first for the next frame.
     turn: usize,
     /// The changes that the next frames make safe.
-    next: Vec<(Rank, Change)>,
+    next: Vec<(Author, Change)>,
     /// The frame that is on its way; `None` if the replica has acknowledged all.
     in_flight: Option<InFlight>,
 }
@@ -41,10 +41,10 @@ struct InFlight {
     /// For each chunk, what the frame contains: it is dirty again if the view changes before the replica acknowledges it.
     dirty: BTreeMap<usize, Dirty>,
     /// The changes that are safe at the replica once it acknowledges the frame.
-    changes: Vec<(Rank, Change)>,
+    changes: Vec<(Author, Change)>,
 }
 
-/// A change by a worker: an addition, with its sequence number and chunk, or a lease, with its number.
+/// A change of a chunk by a worker, with its sequence number and chunk, or a lease that the worker gets, with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Change {
     Added(u64, usize),
@@ -198,7 +198,7 @@ impl Replication {
     }
 
     /// The number of replicas that lack a change until they acknowledge a frame that is on its way or yet to be sent.
-    pub(super) fn missing_at(&mut self, worker: Rank, change: Change) -> usize {
+    pub(super) fn missing_at(&mut self, worker: Author, change: Change) -> usize {
         let chunk = change.chunk();
         let mut missing_at = 0;
         for replica in self.replica_map.other_holders(chunk) {
@@ -233,7 +233,7 @@ impl Replication {
                 chunks.push(state);
                 dirty.insert(chunk, what);
             }
-            let is_dirty = |(_, change): &(Rank, Change)| dirty.contains_key(&change.chunk());
+            let is_dirty = |(_, change): &(Author, Change)| dirty.contains_key(&change.chunk());
             let (changes, next) = std::mem::take(&mut replica.next).into_iter().partition(is_dirty);
             replica.next = next;
             replica.in_flight = Some(InFlight { dirty, changes });
@@ -300,9 +300,6 @@ impl TableServer {
         self.replication.begin_received_chunk(donor, chunk);
         self.replication.check_chunk(chunk, out);
         let held = self.awaiting_chunk.remove(&chunk).unwrap_or_default();
-        if chunk == 0 {
-            self.reclaim_leases();
-        }
         // Clocks did not wait for the chunk, so reads must include all changes that waited for it.
         let (changes, questions): (Vec<_>, Vec<_>) =
             held.into_iter().partition(|(_, request)| request.change().is_some());
@@ -316,6 +313,7 @@ impl TableServer {
                     .expect("the owner of the lease table refuses no request that it has accepted");
             }
         }
+        self.settle_departed(out);
     }
 
     /// A replica has stored a frame.

@@ -58,10 +58,19 @@ fn indices(indices: &[u64]) -> RowSet {
     indices.iter().copied().collect()
 }
 
+fn change(sequence: u64, chunk: u32, operation: Operation) -> Request {
+    Request::Change(TableChange { sequence, chunk, operation })
+}
+
+/// The leases up to `last_lease` are done.
+fn complete(sequence: u64, last_lease: u64) -> Request {
+    change(sequence, 0, Operation::Complete { last_lease })
+}
+
 fn add(sequence: u64, clock: u64, rows: &[u64], values: &[f32]) -> Request {
     let rows = Rows { indices: indices(rows), values: values.to_vec() };
     let chunk = rows.indices.bounds().map_or(0, |(first, _)| first as u32 / 16);
-    Request::Add { sequence, clock, chunk, rows }
+    change(sequence, chunk, Operation::Add { clock, rows })
 }
 
 fn get(request: u64, min_clock: u64, row: u64) -> Request {
@@ -105,7 +114,7 @@ fn invalid_requests_are_refused_and_change_nothing() {
         (add(1, 0, &[0, 16], &[1.0, 1.0]), TableError::RowOutsideChunk(16, 0)),
         (add(1, 0, &[1, 2], &[1.0, f32::NAN]), TableError::NotFinite(2)),
         (
-            Request::Add { sequence: 1, clock: 0, chunk: 0, rows: wrong },
+            change(1, 0, Operation::Add { clock: 0, rows: wrong }),
             TableError::Length { found: 1, expected: 2 },
         ),
         (
@@ -389,11 +398,11 @@ fn an_addition_without_room_is_not_acknowledged() {
         request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(1) });
     }
     request(&mut owner, OTHER, add(1, 1, &[0], &[1.0]));
-    owner.workers.get_mut(&OTHER).unwrap().waiting_bytes = WAITING_REQUEST_BYTES_MAX;
+    owner.workers.get_mut(&Author::own(OTHER)).unwrap().waiting_bytes = WAITING_REQUEST_BYTES_MAX;
     let mut out = Vec::new();
     let hoard = Err(TableError::TooManyBytes(WAITING_REQUEST_BYTES_MAX));
     assert_eq!(owner.on_request(OTHER, add(2, 30, &[0], &[1.0]), &mut out), hoard);
-    owner.workers.get_mut(&OTHER).unwrap().waiting_bytes = 0;
+    owner.workers.get_mut(&Author::own(OTHER)).unwrap().waiting_bytes = 0;
     assert_eq!(owner.on_request(OTHER, add(3, 1, &[0], &[1.0]), &mut out), hoard);
     owner.on_replica_ack(OTHER, 2, &mut out);
     assert!(out.contains(&(OTHER, TableMessage::Response(Response::Acknowledged { up_to: 1 }))), "{out:?}");
@@ -415,11 +424,11 @@ fn a_worker_with_outstanding_leases_does_not_wait_for_itself() {
             "{none:?}"
         );
         assert!(request(&mut owner, OTHER, request_lease(1)).is_empty());
-        let over = request(&mut owner, ME, Request::Complete { last_lease: 1 });
-        assert!(
-            matches!(&over[..], [(OTHER, TableMessage::Response(Response::Leased { trained: Some(_), .. }))]),
-            "{over:?}"
-        );
+        let over = request(&mut owner, ME, complete(1, 1));
+        let is_over = |message: &(Rank, TableMessage)| {
+            matches!(message, (OTHER, TableMessage::Response(Response::Leased { trained: Some(_), .. })))
+        };
+        assert!(over.iter().any(is_over), "{over:?}");
     }
 }
 
@@ -449,7 +458,7 @@ fn after_the_run_was_ended_only_leased_samples_are_trained() {
     let mut out = Vec::new();
     assert!(owner.close_leases(&mut out) && !owner.close_leases(&mut out));
     assert!(request(&mut owner, OTHER, request_lease(1)).is_empty(), "one worker still computes");
-    let over = request(&mut owner, ME, Request::Complete { last_lease: 1 });
+    let over = request(&mut owner, ME, complete(1, 1));
     let is_over = |message: &(Rank, TableMessage)| {
         matches!(message, (OTHER, TableMessage::Response(Response::Leased { trained: Some(2), .. })))
     };
@@ -462,7 +471,7 @@ fn returned_leases_are_granted_again() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
     let request_lease = |lease_number| Request::Lease { lease_number, samples: 2, may_wait: true };
     (1..=3).for_each(|lease_number| drop(request(&mut owner, ME, request_lease(lease_number))));
-    request(&mut owner, ME, Request::Complete { last_lease: 1 });
+    request(&mut owner, ME, complete(1, 1));
     assert!(request(&mut owner, OTHER, request_lease(1)).is_empty());
     request(&mut owner, ME, Request::Return { first_lease: 2 });
     let lease_table = owner.store.lease_table_mut().clone();
@@ -501,7 +510,7 @@ fn a_finished_worker_blocks_no_other_and_frees_its_place() {
     };
     assert_eq!(held(&mut owner), 1);
     request(&mut owner, ME, request_lease(2, 8));
-    request(&mut owner, ME, Request::Complete { last_lease: 2 });
+    request(&mut owner, ME, complete(1, 2));
     assert!(owner.lease_requests.is_empty());
 }
 
@@ -525,7 +534,7 @@ fn a_lease_is_granted_only_once_the_replica_has_stored_it() {
     request(&mut owner, ME, request_lease(1, true));
     out.clear();
     owner.on_replica_ack(OTHER, 3, &mut out);
-    request(&mut owner, ME, Request::Complete { last_lease: 1 });
+    request(&mut owner, ME, complete(1, 1));
     // The rest is leased. One worker waits for what the other may return. The other, whose clock others may wait for, does not wait.
     request(&mut owner, ME, Request::Tick { clock: WorkerClock::At(0) });
     assert!(request(&mut owner, ME, request_lease(2, true)).is_empty());
@@ -534,7 +543,7 @@ fn a_lease_is_granted_only_once_the_replica_has_stored_it() {
         matches!(&none[..], [(OTHER, TableMessage::Response(Response::Leased { trained: None, .. }))]),
         "{none:?}"
     );
-    let over = request(&mut owner, OTHER, Request::Complete { last_lease: 1 });
+    let over = request(&mut owner, OTHER, complete(1, 1));
     let is_over = |message: &(Rank, TableMessage)| {
         matches!(
             message,
@@ -542,4 +551,64 @@ fn a_lease_is_granted_only_once_the_replica_has_stored_it() {
         )
     };
     assert!(over.iter().any(is_over), "{over:?}");
+}
+
+/// Two workers are gone. A member has kept what one of them had changed, and sends it in its place; nobody has anything of the other.
+#[test]
+fn leases_of_departed_workers_are_reclaimed_once_all_members_have_sent_what_they_kept() {
+    let mut before = owner(TableRule::Sum, ApplyMode::Immediate);
+    let who = |byte| WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) };
+    let replica_map = |members: &[u8], view_number| ReplicaMap {
+        members: members.iter().map(|byte| who(*byte)).collect(),
+        holders: vec![vec![ME]; 2],
+        up_to_date: vec![vec![ME]; 2],
+        newcomers: BTreeSet::new(),
+        view_number,
+    };
+    before.replica_map = Arc::new(replica_map(&[1, 3, 4, 2], 2));
+    for (rank, sequence) in [(Rank(1), 7), (Rank(2), 3)] {
+        request(&mut before, rank, Request::Lease { lease_number: 1, samples: 2, may_wait: true });
+        request(&mut before, rank, add(sequence, 0, &[0], &[1.0]));
+    }
+    let view = Arc::new(replica_map(&[1, 2], 3));
+    let (policy, mut out) = (before.lease_policy, Vec::new());
+    let mut owner = TableServer::enter(ME, view, policy, before.leave(), &mut out);
+    request(&mut owner, ME, Request::Tick { clock: WorkerClock::At(1) });
+    let returned = |owner: &mut TableServer| owner.store.lease_table_mut().returned.len();
+    assert_eq!(returned(&mut owner), 0, "the other member may have changes to send");
+    let replay = |sequence, operation| Request::Replay {
+        worker: who(3),
+        change: TableChange { sequence, chunk: 0, operation },
+    };
+    let rows = || Rows { indices: indices(&[0]), values: vec![1.0] };
+    request(&mut owner, OTHER, replay(7, Operation::Add { clock: 0, rows: rows() }));
+    assert_eq!(read(&owner, &[0]), [2.0], "it had this");
+    request(&mut owner, OTHER, replay(8, Operation::Add { clock: 0, rows: rows() }));
+    let sent = request(&mut owner, OTHER, replay(9, Operation::Complete { last_lease: 1 }));
+    let acknowledged = Response::ReplayAcknowledged { worker: who(3), up_to: 9 };
+    assert_eq!(sent, [(OTHER, TableMessage::Response(acknowledged))]);
+    request(&mut owner, OTHER, Request::Tick { clock: WorkerClock::At(1) });
+    assert_eq!((read(&owner, &[0]), returned(&mut owner)), (vec![3.0], 1), "only that of the other");
+    // It may get the changes of the one again in the next view, and none of the other.
+    assert_eq!([3, 4].map(|byte| owner.store.applied(0, &who(byte))), [9, 0]);
+    let forged = Request::Replay {
+        worker: who(1),
+        change: TableChange { sequence: 1, chunk: 0, operation: Operation::Complete { last_lease: 1 } },
+    };
+    assert_eq!(owner.on_request(OTHER, forged, &mut out), Err(TableError::OtherWorker));
+    let policy = owner.lease_policy;
+    let view = Arc::new(replica_map(&[1, 2], 4));
+    let mut owner = TableServer::enter(ME, view, policy, owner.leave(), &mut out);
+    request(&mut owner, OTHER, replay(9, Operation::Complete { last_lease: 1 }));
+    for rank in [ME, OTHER] {
+        request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(1) });
+    }
+    assert_eq!(owner.store.applied(0, &who(3)), 9);
+    let view = Arc::new(replica_map(&[1, 2], 5));
+    let mut owner = TableServer::enter(ME, view, policy, owner.leave(), &mut out);
+    for rank in [ME, OTHER] {
+        request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(1) });
+    }
+    assert_eq!(owner.store.applied(0, &who(3)), 0, "nobody has anything of it");
+    assert!(owner.store.lease_table_mut().outstanding.is_empty());
 }

@@ -4,26 +4,29 @@ use std::collections::VecDeque;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::{WAITING_REQUEST_BYTES_MAX, WAITING_REQUESTS_MAX};
-use peergrad_protocol::table::{Request, WorkerClock};
+use peergrad_protocol::table::{Operation, Request, WorkerClock};
 
-use super::{Change, Outbox, TableError, TableServer, WorkerRecord};
+use super::{Author, Change, Outbox, TableError, TableServer, WorkerRecord};
 
 impl TableServer {
     /// Reserves room for a request that has to wait here; a request of this member's own worker always has room. A change is not
     /// acknowledged meanwhile.
     pub(super) fn reserve(&mut self, from: Rank, request: &Request) -> Result<(), TableError> {
         let bytes_max = if from == self.me { usize::MAX } else { WAITING_REQUEST_BYTES_MAX };
-        let worker = self.workers.entry(from).or_default();
-        worker.reserve(request, bytes_max)?;
-        if let Some((sequence, chunk)) = request.change() {
-            worker.record_change(Change::Added(sequence, chunk as usize), 1);
+        let result = self.workers.entry(Author::own(from)).or_default().reserve(request, bytes_max);
+        if let Some(change) = request.change() {
+            let author = self.workers.entry(Author::of(from, request)).or_default();
+            match result {
+                Ok(()) => author.record_change(Change::Added(change.sequence, change.chunk as usize), 1),
+                Err(_) => _ = author.refused.get_or_insert(change.sequence),
+            }
         }
-        Ok(())
+        result
     }
 
     /// Returns the room of a request that no longer waits.
     pub(super) fn release(&mut self, from: Rank, request: &Request) {
-        self.workers.entry(from).or_default().release(request);
+        self.workers.entry(Author::own(from)).or_default().release(request);
     }
 
     /// Keeps a request until its worker has processed earlier responses.
@@ -68,11 +71,16 @@ impl TableServer {
         let (mut changes, mut rest) = (Vec::new(), Vec::<(Rank, Request)>::new());
         for (worker, request) in waiting {
             self.release(worker, &request);
-            let is_complete = matches!(request, Request::Add { clock, .. } if least.is_some_and(|least| WorkerClock::At(clock) < least));
-            if !is_complete || rest.iter().any(|(before, _)| *before == worker) {
-                rest.push((worker, request));
-            } else if let Some(change) = self.apply_change(worker, &request) {
-                changes.push((worker, change));
+            let author = Author::of(worker, &request);
+            let is_before = |clock: u64| least.is_some_and(|least| WorkerClock::At(clock) < least);
+            let complete = request.change().filter(
+                |change| matches!(change.operation, Operation::Add { clock, .. } if is_before(clock)),
+            );
+            match complete {
+                Some(change) if rest.iter().all(|(sender, before)| Author::of(*sender, before) != author) => {
+                    changes.push((author, self.apply_change(author, change)));
+                }
+                _ => rest.push((worker, request)),
             }
         }
         self.apply_completed(chunk);
@@ -89,9 +97,6 @@ impl WorkerRecord {
     fn reserve(&mut self, request: &Request, bytes_max: usize) -> Result<(), TableError> {
         let bytes = self.waiting_bytes + request.bytes();
         if bytes > bytes_max {
-            if let Some((sequence, _)) = request.change() {
-                self.refused.get_or_insert(sequence);
-            }
             return Err(TableError::TooManyBytes(bytes_max));
         }
         if request.change().is_none() {

@@ -6,8 +6,8 @@ use std::ops::Range;
 use peergrad_protocol::table::{Row, RowSet, WorkerClock};
 
 use super::ReadPolicy;
-use super::changes::Entry;
 use crate::table::TableLayout;
+use crate::table::change_queue::Entry;
 
 /// The rows that a worker has read and may read again.
 #[derive(Default)]
@@ -52,10 +52,12 @@ impl RowCache {
     /// A change is acknowledged and leaves the log: cached rows from before it include it from now on.
     pub(super) fn fold(&mut self, entry: &Entry, layout: &TableLayout) {
         for (row, added) in entry.rows(layout) {
-            if let Some(cached) = self.rows.get_mut(&row).filter(|cached| cached.sequence < entry.sequence) {
+            if let Some(cached) =
+                self.rows.get_mut(&row).filter(|cached| cached.sequence < entry.change.sequence)
+            {
                 cached.values.resize(added.len(), 0.0);
                 cached.values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
-                cached.sequence = entry.sequence;
+                cached.sequence = entry.change.sequence;
             }
         }
     }

@@ -112,9 +112,9 @@ impl HeldLeases {
         Some(acquired)
     }
 
-    /// The clock in progress ends.
-    pub(super) fn end_clock(&mut self) {
-        self.current = None;
+    /// The clock in progress ends. Returns its lease, if it has one.
+    pub(super) fn end_clock(&mut self) -> Option<u64> {
+        self.current.take()
     }
 
     /// All additions of the leases taken so far have been sent, up to the number `last`, except for the clock in progress: the leases are
@@ -125,8 +125,8 @@ impl HeldLeases {
         over.for_each(|(_, until)| _ = until.get_or_insert(last));
     }
 
-    /// Additions up to this number are safe: reports the leases that are complete with them.
-    pub(super) fn report_completed(&mut self, owners: &Owners, acknowledged_up_to: u64, out: &mut Outbox) {
+    /// Additions up to this number are safe. Returns the number of the last lease that is complete with them, if there is another one.
+    pub(super) fn complete(&mut self, acknowledged_up_to: u64) -> Option<u64> {
         let before = self.completed;
         while let Some((lease_number, Some(until))) = self.taken.front().copied()
             && until <= acknowledged_up_to
@@ -134,9 +134,7 @@ impl HeldLeases {
             self.completed = lease_number;
             self.taken.pop_front();
         }
-        if self.completed > before {
-            owners.send(0, Request::Complete { last_lease: self.completed }, out);
-        }
+        (self.completed > before).then_some(self.completed)
     }
 
     /// The worker has ended and computes no more samples.
@@ -149,18 +147,10 @@ impl HeldLeases {
         self.first_returned.get_or_insert(first);
     }
 
-    /// Tells the owner which leases other workers are to compute.
+    /// Tells the owner which leases other workers are to compute: when the worker ends, and in each view after that.
     pub(super) fn send_returned(&self, owners: &Owners, out: &mut Outbox) {
         if let Some(first_lease) = self.first_returned {
             owners.send(0, Request::Return { first_lease }, out);
         }
-    }
-
-    /// A view begins: repeats what the present owner may not know, before the changes.
-    pub(super) fn resend_completed(&self, owners: &Owners, out: &mut Outbox) {
-        if self.completed > 0 {
-            owners.send(0, Request::Complete { last_lease: self.completed }, out);
-        }
-        self.send_returned(owners, out);
     }
 }

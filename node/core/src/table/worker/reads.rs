@@ -24,6 +24,10 @@ pub struct Reads {
     answers: BTreeMap<u64, (PendingRead, ReadResult)>,
     /// For each chunk whose columns this worker has changed, the number of its last change.
     mapped: BTreeMap<usize, u64>,
+    /// This worker's changes up to this number were sent to their owners.
+    released: u64,
+    /// The numbers of the reads that are to be sent after changes which are not sent yet, each with the number of the last of these changes.
+    held: Vec<(u64, u64)>,
 }
 
 /// A read that is not answered yet.
@@ -36,6 +40,8 @@ pub(super) struct PendingRead {
     pub(super) min_clock: WorkerClock,
     /// The worker's own progress when it asked.
     pub(super) asked_at: WorkerClock,
+    /// The number of the worker's last change that the answer has to include.
+    pub(super) after: u64,
 }
 
 pub(super) enum Query {
@@ -118,8 +124,29 @@ impl Reads {
     pub(super) fn begin(&mut self, owners: &Owners, read: PendingRead, out: &mut Outbox) -> u64 {
         self.count += 1;
         self.pending.insert(self.count, read);
-        self.send_in_turn(owners, self.count, out);
+        self.send_or_hold(owners, self.count, out);
         self.count
+    }
+
+    /// This worker's changes up to this number were sent to their owners: sends the reads that are to follow them.
+    pub(super) fn release(&mut self, owners: &Owners, released: u64, out: &mut Outbox) {
+        self.released = released;
+        let (ready, held) =
+            std::mem::take(&mut self.held).into_iter().partition(|(after, _)| *after <= released);
+        self.held = held;
+        let ready: Vec<(u64, u64)> = ready;
+        ready.into_iter().for_each(|(_, number)| self.send_in_turn(owners, number, out));
+    }
+
+    /// Sends a read, once the changes that its answer has to include are on their way.
+    fn send_or_hold(&mut self, owners: &Owners, number: u64, out: &mut Outbox) {
+        let Some(read) = self.pending.get(&number) else { return };
+        let after = self.mapped.get(&read.chunk).copied().unwrap_or(0).max(read.after);
+        if after > self.released {
+            self.held.push((after, number));
+        } else {
+            self.send_in_turn(owners, number, out);
+        }
     }
 
     /// Sends a read, or queues it if enough reads from its owner are on their way.
@@ -134,11 +161,13 @@ impl Reads {
         }
     }
 
-    /// In a new view: sends all unanswered reads again.
-    pub(super) fn resend(&mut self, owners: &Owners, out: &mut Outbox) {
+    /// In a new view, in which changes up to the number `released` were sent to their owners: sends all unanswered reads again.
+    pub(super) fn resend(&mut self, owners: &Owners, released: u64, out: &mut Outbox) {
         self.queues.clear();
+        self.held.clear();
+        self.released = released;
         let numbers: Vec<u64> = self.pending.keys().copied().collect();
-        numbers.into_iter().for_each(|number| self.send_in_turn(owners, number, out));
+        numbers.into_iter().for_each(|number| self.send_or_hold(owners, number, out));
     }
 
     // Changes of columns.
@@ -160,7 +189,7 @@ impl Reads {
         for number in numbers {
             if let Some((read, _)) = self.answers.remove(&number) {
                 self.pending.insert(number, read);
-                self.send_in_turn(owners, number, out);
+                self.send_or_hold(owners, number, out);
             }
         }
     }
@@ -224,18 +253,18 @@ impl Reads {
         (number, applied): (u64, u64),
         out: &mut Outbox,
     ) -> Option<PendingRead> {
-        let read = self.pending.get(&number)?;
-        let chunk = read.chunk;
-        if self.mapped.get(&chunk).is_some_and(|mapped| applied < *mapped) {
-            owners.send(chunk, read.to_request(number), out);
-            return None;
-        }
-        let read = self.pending.remove(&number);
+        let chunk = self.pending.get(&number)?.chunk;
         if let Some(queue) = self.queues.get_mut(&owners.of(chunk)) {
             queue.in_flight = queue.in_flight.saturating_sub(1);
-            if let Some(next) = queue.later.pop_front() {
-                self.send_in_turn(owners, next, out);
-            }
+        }
+        let is_outdated = self.mapped.get(&chunk).is_some_and(|mapped| applied < *mapped);
+        let read = if is_outdated { None } else { self.pending.remove(&number) };
+        if is_outdated {
+            self.send_or_hold(owners, number, out);
+        }
+        let next = self.queues.get_mut(&owners.of(chunk)).and_then(|queue| queue.later.pop_front());
+        if let Some(next) = next {
+            self.send_in_turn(owners, next, out);
         }
         read
     }

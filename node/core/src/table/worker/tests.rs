@@ -1,6 +1,6 @@
 //! Tests of the requests that a worker repeats, message by message.
 
-use peergrad_protocol::table::WorkerId;
+use peergrad_protocol::table::{JournalMessage, SampleLease, TableChange};
 use peergrad_protocol::{Incarnation, PeerId};
 
 use super::*;
@@ -10,11 +10,11 @@ const ME: Rank = Rank(0);
 const OTHER: Rank = Rank(1);
 
 /// The worker of a member, in a view of two members that own one chunk each.
-fn worker() -> TableWorker {
+fn worker(atomicity: Atomicity) -> TableWorker {
     let layout = Arc::new(TableLayout::new(vec![Table::additive("counts", 32, 2)]));
     assert_eq!(layout.chunk_count(), 2);
-    let mut worker =
-        TableWorker::new(layout, ReadSchedule::constant(ReadPolicy::Unbounded), WorkerStart::WithRun);
+    let schedule = ReadSchedule::constant(ReadPolicy::Unbounded);
+    let mut worker = TableWorker::new(layout, schedule, atomicity, WorkerStart::WithRun);
     let who = |byte| WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) };
     let holders = vec![vec![ME, OTHER], vec![OTHER, ME]];
     let replica_map = ReplicaMap {
@@ -23,7 +23,8 @@ fn worker() -> TableWorker {
         holders,
         ..ReplicaMap::default()
     };
-    worker.enter(Arc::new(replica_map), &mut Vec::new());
+    worker.enter(ME, Arc::new(replica_map), &mut Vec::new());
+    worker.announce_clock(&mut Vec::new());
     worker
 }
 
@@ -41,7 +42,7 @@ fn queries(out: &Outbox) -> Vec<(u32, u64)> {
 /// If columns are changed when only some owners have answered, all answers must be from after the change.
 #[test]
 fn a_reduction_is_from_all_owners_before_a_map_or_from_all_after_it() {
-    let mut worker = worker();
+    let mut worker = worker(Atomicity::Chunk);
     let mut out = Vec::new();
     let requests = worker.reduce(0..2, Reduce::L1Norm(0), &mut out);
     let asked = queries(&out);
@@ -74,7 +75,7 @@ fn a_reduction_is_from_all_owners_before_a_map_or_from_all_after_it() {
 /// A worker that joins when all others have ended is not near its own end: cached rows become stale for it as for any worker.
 #[test]
 fn cached_rows_become_stale_even_if_all_other_workers_have_ended() {
-    let mut worker = worker();
+    let mut worker = worker(Atomicity::Chunk);
     worker.read_schedule = ReadSchedule::constant(ReadPolicy::Staleness(0));
     let row = RowSet::range(0..1);
     for clock in 0..3 {
@@ -99,14 +100,92 @@ fn cached_rows_become_stale_even_if_all_other_workers_have_ended() {
 /// The owner of the lease table must learn that there is room for another worker.
 #[test]
 fn a_finished_worker_tells_the_owner_of_the_lease_table() {
-    let mut worker = worker();
+    let mut worker = worker(Atomicity::Chunk);
     let mut out = Vec::new();
     worker.finish(&mut out);
     assert!(out.contains(&(ME, TableMessage::Request(Request::Return { first_lease: 1 }))), "{out:?}");
     out.clear();
-    worker.enter(Arc::clone(&worker.owners.replica_map), &mut out);
+    worker.enter(ME, Arc::clone(&worker.owners.replica_map), &mut out);
     assert!(
         out.contains(&(ME, TableMessage::Request(Request::Return { first_lease: 1 }))),
         "in each view: {out:?}"
     );
+}
+
+/// The changes and clocks among these messages, in order: the receiver, and what is said.
+fn sent(out: &mut Outbox) -> Vec<(Rank, String)> {
+    let text = |message: TableMessage| match message {
+        TableMessage::Request(Request::Change(TableChange { sequence, chunk, operation })) => {
+            let what = match operation {
+                Operation::Add { .. } => "add",
+                Operation::Map(_) => "map",
+                Operation::Complete { .. } => "complete",
+            };
+            Some(format!("{what} {sequence} in {chunk}"))
+        }
+        TableMessage::Request(Request::Tick { clock }) => Some(format!("clock {clock}")),
+        TableMessage::Request(Request::Reduce { .. }) => Some("reduce".to_owned()),
+        TableMessage::Journal(JournalMessage::Keep { change, ends_unit, .. }) => {
+            Some(format!("keep {}{}", change.sequence, if ends_unit { ", the last" } else { "" }))
+        }
+        TableMessage::Journal(JournalMessage::Forget { up_to, .. }) => Some(format!("forget {up_to}")),
+        _ => None,
+    };
+    std::mem::take(out).into_iter().filter_map(|(to, message)| Some((to, text(message)?))).collect()
+}
+
+/// The other member keeps the additions of a clock before any owner gets them, and the clock follows them.
+#[test]
+fn the_additions_of_an_atomic_clock_go_to_the_journal_first() {
+    let mut worker = worker(Atomicity::Clock);
+    let mut out = Vec::new();
+    worker.request_lease(5, &mut out);
+    let lease = SampleLease { epoch: 0, spans: vec![] };
+    let leased = |lease_number| Response::Leased { lease_number, lease: lease.clone(), trained: None };
+    worker.on_response(ME, leased(1), &mut out).unwrap();
+    worker.take_lease();
+    out.clear();
+    // The first unit is a map, in the middle of the clock.
+    worker.map(0..2, Map::Scale { by: 2.0, column: 0 }, &mut out);
+    let number = worker.reduce(0..1, Reduce::L1Norm(0), &mut out);
+    worker.add(0, &[1.0, 0.0]);
+    worker.add(31, &[-1.0, 0.0]);
+    worker.push_held_back(&mut out);
+    worker.tick(&mut out);
+    let to_other = |words: &[&str]| words.iter().map(|word| (OTHER, (*word).to_owned())).collect::<Vec<_>>();
+    assert_eq!(sent(&mut out), to_other(&["keep 1", "keep 2, the last", "keep 3", "keep 4, the last"]));
+    assert_eq!(worker.awaited_keepers(), Some((WorkerClock::At(0), BTreeSet::from([OTHER]))));
+    worker.on_kept(OTHER, 2, &mut out);
+    assert_eq!(
+        sent(&mut out),
+        [(ME, "map 1 in 0".to_owned()), (OTHER, "map 2 in 1".to_owned()), (ME, "reduce".to_owned())]
+    );
+    worker.on_kept(OTHER, 4, &mut out);
+    let clock = |rank| (rank, "clock 1".to_owned());
+    let adds = [(ME, "add 3 in 0".to_owned()), (OTHER, "add 4 in 1".to_owned())];
+    assert_eq!(sent(&mut out), [&adds[..], &[clock(ME), clock(OTHER)]].concat());
+    assert!(!worker.has_all(&number) && worker.awaited_keepers().is_none());
+    // A whole unit is forgotten at a time.
+    let acknowledged = |up_to| Response::Acknowledged { up_to };
+    worker.on_response(ME, acknowledged(3), &mut out).unwrap();
+    assert_eq!(sent(&mut out), []);
+    worker.on_response(OTHER, acknowledged(2), &mut out).unwrap();
+    assert_eq!(sent(&mut out), to_other(&["forget 3"]));
+    // In the next view, the rest is kept anew before it is sent again.
+    worker.enter(ME, Arc::clone(&worker.owners.replica_map), &mut out);
+    worker.announce_clock(&mut out);
+    assert_eq!(
+        sent(&mut out),
+        [
+            (OTHER, "keep 4, the last".to_owned()),
+            (ME, "reduce".to_owned()),
+            (ME, "clock 0".to_owned()),
+            (OTHER, "clock 0".to_owned())
+        ]
+    );
+    worker.on_kept(OTHER, 4, &mut out);
+    assert_eq!(sent(&mut out), [(OTHER, "add 4 in 1".to_owned()), clock(ME), clock(OTHER)]);
+    worker.on_response(OTHER, acknowledged(4), &mut out).unwrap();
+    assert_eq!(sent(&mut out), to_other(&["forget 4"]));
+    assert!(worker.wind_down(&mut out));
 }

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::limits::STEPS_MAX;
 use peergrad_protocol::message::{Awaited, AwaitedAt, Stage};
-use peergrad_protocol::table::{Request, TableMessage, WorkerClock};
+use peergrad_protocol::table::{JournalMessage, Request, Response, TableMessage, WorkerClock};
 use peergrad_protocol::{Rank, StepNumber};
 
 use super::stream::MessageStreams;
 use crate::io::Reject;
 use crate::state::shard_map::ShardMap;
+use crate::table::journal::Journal;
 use crate::table::lease_table::LeasePolicy;
 use crate::table::server::{Outbox, ReplicaMap, TableServer, ViewHandover};
 use crate::table::worker::TableWorker;
@@ -29,6 +30,8 @@ pub(super) struct Exchange {
     pub(super) worker: TableWorker,
     /// The chunks that this member stores. `None` only between two views, while one is being entered.
     server: Option<TableServer>,
+    /// The changes of other members' workers that this member keeps until they are safe.
+    journal: Journal,
     /// For each member: the messages to it that are not sent yet, and what has arrived of the next message from it.
     pub(super) streams: MessageStreams,
     /// The chunks whose holders all have their present state.
@@ -39,6 +42,7 @@ impl Exchange {
     /// The exchange of a member of this rank, before it has entered its first view.
     pub(super) fn new(rank: Rank, layout: Arc<TableLayout>, worker: TableWorker) -> Self {
         Self {
+            journal: Journal::new(Arc::clone(&layout)),
             layout,
             rank,
             worker,
@@ -67,8 +71,25 @@ impl Exchange {
         self.replicated = ChunkSet::default();
         let server = TableServer::enter(rank, Arc::clone(&replica_map), lease_policy, handover, &mut out);
         self.server = Some(server);
-        self.worker.enter(replica_map, &mut out);
+        self.journal.enter(rank, Arc::clone(&replica_map), &mut out);
+        self.worker.enter(rank, replica_map, &mut out);
+        self.announce_clock(&mut out);
         self.send(out);
+    }
+
+    /// Tells owners this member's clock, once they have what it has kept of workers that are gone.
+    fn announce_clock(&mut self, out: &mut Outbox) {
+        if self.journal.has_replayed() {
+            self.worker.announce_clock(out);
+        }
+    }
+
+    /// Whether this member owes nothing to the owners of chunks, and may leave.
+    pub(super) fn wind_down(&mut self) -> bool {
+        let mut out = Vec::new();
+        let is_done = self.worker.wind_down(&mut out) && self.journal.is_settled();
+        self.send(out);
+        is_done
     }
 
     pub(super) fn server(&self) -> &TableServer {
@@ -103,7 +124,20 @@ impl Exchange {
                 server.defer(from, request)
             }
             TableMessage::Request(request) => server.on_request(from, request, &mut out),
+            TableMessage::Response(Response::ReplayAcknowledged { worker, up_to }) => {
+                self.journal.on_acknowledged(from, worker, up_to, &mut out);
+                Ok(())
+            }
             TableMessage::Response(response) => self.worker.on_response(from, response, &mut out),
+            TableMessage::Journal(JournalMessage::Kept { worker, up_to }) if worker == self.worker.id() => {
+                self.worker.on_kept(from, up_to, &mut out);
+                Ok(())
+            }
+            TableMessage::Journal(message) => {
+                let result = self.journal.on_message(from, message, &mut out);
+                self.announce_clock(&mut out);
+                result
+            }
             TableMessage::Handover(chunk) => server.on_handover(from, &chunk, &mut out),
             TableMessage::ReplicaUpdate(update) => server.on_replica_update(from, &update, &mut out),
             TableMessage::ReplicaAck(number) => {
@@ -178,7 +212,10 @@ impl Exchange {
         let clocks =
             clocks.map(|(clock, from)| (at(clock, Stage::Clocks), others(from.into_iter().collect())));
         let rows = self.worker.awaited().map(|(clock, from)| (at(clock, Stage::Rows), others(from)));
-        let all = chunks.into_iter().chain(clocks).chain(rows);
+        let kept =
+            self.worker.awaited_keepers().map(|(clock, from)| (at(clock, Stage::Journal), others(from)));
+        let replayed = (at(WorkerClock::At(0), Stage::Journal), others(self.journal.awaited_keepers()));
+        let all = chunks.into_iter().chain(clocks).chain(rows).chain(kept).chain([replayed]);
         let (at, from) = all.filter(|(_, from)| !from.is_empty()).min()?;
         Some(Awaited { at, from })
     }

@@ -148,7 +148,7 @@ impl TableEngine {
         let mut out = Vec::new();
         // Others may wait for these additions; and a worker with too many unfinished leases gets no more.
         if self.leases.has_none || worker.leases().are_many() {
-            worker.push(&mut out);
+            worker.push_held_back(&mut out);
         }
         // While it holds back additions, it would only get empty leases.
         if !self.leases.has_none || worker.changes().is_flushed() {
@@ -287,6 +287,14 @@ impl TableEngine {
                     worker.evict_stale();
                 }
                 state = ClockState::Over;
+            }
+            TableOperation::Commit { stats, reply } => {
+                worker.push_held_back(&mut out);
+                self.exchange.send(out);
+                state = self.carry_out(TableOperation::End(stats));
+                let last = self.exchange.worker.changes().last_sequence();
+                self.waiting.pushed.push_back((last, reply));
+                return state;
             }
             TableOperation::Finish => worker.finish(&mut out),
         }

@@ -1,0 +1,238 @@
+//! The change queue: the changes of one worker, in order, from when they are made until they are safe at their owners.
+//!
+//! # Units
+//! Changes that belong together are a *unit*. If the queue has a journal, the members that keep it get a whole unit first. Its changes are
+//! *released*, which means sent to their owners, once all keepers have it. So if the worker is lost, either no owner has any of them, or
+//! a keeper has all of them and sends them in the worker's place. Owners apply each only once, whoever sends it.
+//!
+//! Without a journal, each change is sent at once.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use peergrad_protocol::Rank;
+use peergrad_protocol::table::{JournalMessage, Operation, Request, TableChange, TableMessage, WorkerId};
+
+use super::owners::Owners;
+use super::server::Outbox;
+
+/// The changes of one worker that are not acknowledged yet.
+#[derive(Default)]
+pub(super) struct ChangeQueue {
+    /// The worker, if it is gone and this member has taken its place; `None` for this member's own worker.
+    departed: Option<WorkerId>,
+    /// The number of the last change.
+    last: u64,
+    /// The changes that are not acknowledged, in order.
+    entries: VecDeque<Entry>,
+    /// The bytes of `entries`.
+    bytes: usize,
+    /// The changes up to this number were sent to their owners in this view.
+    released: u64,
+    /// The members that keep the journal in this view; of each, up to which number it has said to keep the changes.
+    keepers: BTreeMap<Rank, u64>,
+    /// The first unit that the keepers were not told to forget.
+    first_kept: u64,
+    /// The number of the last change before this view, if some up to it are not acknowledged: keepers of earlier views may have them.
+    before_view: Option<u64>,
+}
+
+/// One change.
+pub(super) struct Entry {
+    /// The change itself.
+    pub(super) change: TableChange,
+    /// The worker's clock in which it was made.
+    clock: u64,
+    /// The number of the last change of its unit.
+    unit: u64,
+}
+
+impl ChangeQueue {
+    /// The changes that a worker which is gone has made, with the units that they belong to. They are in the order of their numbers.
+    pub(super) fn of_departed(worker: WorkerId, changes: impl Iterator<Item = (TableChange, u64)>) -> Self {
+        let entries: VecDeque<Entry> =
+            changes.map(|(change, unit)| Entry { change, clock: 0, unit }).collect();
+        Self {
+            departed: Some(worker),
+            last: entries.back().map_or(0, |entry| entry.change.sequence),
+            bytes: entries.iter().map(Entry::bytes).sum(),
+            entries,
+            ..Self::default()
+        }
+    }
+
+    /// Its changes that are not acknowledged, with the units that they belong to.
+    pub(super) fn into_changes(self) -> impl Iterator<Item = (TableChange, u64)> {
+        self.entries.into_iter().map(|entry| (entry.change, entry.unit))
+    }
+
+    /// The changes that are not acknowledged, in order.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    /// Whether all changes are acknowledged.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The bytes of the changes that are not acknowledged.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The number of the last change.
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// All changes up to this number are acknowledged.
+    pub(super) fn acknowledged_up_to(&self) -> u64 {
+        self.entries.front().map_or(self.last, |entry| entry.change.sequence - 1)
+    }
+
+    /// The first change that was not sent to its owner in this view.
+    fn first_held(&self) -> Option<&Entry> {
+        self.entries.get(self.entries.partition_point(|entry| entry.change.sequence <= self.released))
+    }
+
+    /// All changes up to this number were sent to their owners.
+    pub(super) fn released_up_to(&self) -> u64 {
+        self.first_held().map_or(self.last, |entry| entry.change.sequence - 1)
+    }
+
+    /// The clock of the first change that was not sent to its owner yet; `None` if all were sent.
+    pub(super) fn held_since(&self) -> Option<u64> {
+        self.first_held().map(|entry| entry.clock)
+    }
+
+    /// The keepers that have yet to say that they keep the changes; none if all changes were sent to their owners.
+    pub(super) fn awaited_keepers(&self) -> BTreeSet<Rank> {
+        let Some(held) = self.first_held() else { return BTreeSet::new() };
+        let lacks = |(_, kept): &(&Rank, &u64)| **kept < held.change.sequence;
+        self.keepers.iter().filter(lacks).map(|(rank, _)| *rank).collect()
+    }
+
+    /// Enters a view in which these members keep the journal.
+    pub(super) fn enter(&mut self, owners: &Owners, keepers: impl Iterator<Item = Rank>, out: &mut Outbox) {
+        self.released = 0;
+        self.keepers = keepers.map(|rank| (rank, 0)).collect();
+        self.before_view = Some(self.last);
+        self.forget(owners, out);
+        self.send_to_keepers(owners, 0, out);
+        self.release(owners, out);
+    }
+
+    /// Records a unit of changes that are made in this clock, each with its chunk.
+    pub(super) fn record(
+        &mut self,
+        clock: u64,
+        unit: Vec<(usize, Operation)>,
+        owners: &Owners,
+        out: &mut Outbox,
+    ) {
+        let (before, end) = (self.entries.len(), self.last + unit.len() as u64);
+        for (chunk, operation) in unit {
+            self.last += 1;
+            let change = TableChange { sequence: self.last, chunk: chunk as u32, operation };
+            let entry = Entry { change, clock, unit: end };
+            self.bytes += entry.bytes();
+            self.entries.push_back(entry);
+        }
+        if before == 0 {
+            self.first_kept = end;
+        }
+        self.send_to_keepers(owners, before, out);
+        self.release(owners, out);
+    }
+
+    /// Sends the changes from this place in the queue on to the keepers of the journal.
+    fn send_to_keepers(&self, owners: &Owners, from: usize, out: &mut Outbox) {
+        let worker = self.worker(owners);
+        for rank in self.keepers.keys() {
+            for at in from..self.entries.len() {
+                let Entry { change, unit, .. } = &self.entries[at];
+                // The last change of a unit may be acknowledged before others.
+                let ends_unit = self.entries.get(at + 1).is_none_or(|next| next.unit != *unit);
+                let keep = JournalMessage::Keep { worker, change: change.clone(), ends_unit };
+                out.push((*rank, TableMessage::Journal(keep)));
+            }
+        }
+    }
+
+    fn worker(&self, owners: &Owners) -> WorkerId {
+        self.departed.unwrap_or_else(|| owners.own_id())
+    }
+
+    /// Sends the changes that all keepers have to their owners.
+    fn release(&mut self, owners: &Owners, out: &mut Outbox) {
+        let kept_up_to = self.keepers.values().min().copied().unwrap_or(u64::MAX);
+        let first = self.entries.partition_point(|entry| entry.change.sequence <= self.released);
+        for entry in self.entries.range(first..) {
+            let TableChange { sequence, chunk, .. } = entry.change;
+            if sequence > kept_up_to {
+                break;
+            }
+            let change = entry.change.clone();
+            let request = match self.departed {
+                None => Request::Change(change),
+                Some(worker) => Request::Replay { worker, change },
+            };
+            owners.send(chunk as usize, request, out);
+            self.released = sequence;
+        }
+    }
+
+    /// A keeper keeps the changes up to this number.
+    pub(super) fn on_kept(&mut self, from: Rank, up_to: u64, owners: &Owners, out: &mut Outbox) {
+        if let Some(kept) = self.keepers.get_mut(&from) {
+            *kept = up_to.max(*kept);
+            self.release(owners, out);
+        }
+    }
+
+    /// An owner acknowledges the changes of its chunks up to this number. `on_safe` is called for each.
+    pub(super) fn acknowledge(
+        &mut self,
+        from: Rank,
+        up_to: u64,
+        owners: &Owners,
+        mut on_safe: impl FnMut(&Entry),
+        out: &mut Outbox,
+    ) {
+        let bytes = &mut self.bytes;
+        self.entries.retain(|entry| {
+            let TableChange { sequence, chunk, .. } = entry.change;
+            let is_safe = sequence <= up_to && owners.of(chunk as usize) == from;
+            if is_safe {
+                *bytes -= entry.bytes();
+                on_safe(entry);
+            }
+            !is_safe
+        });
+        self.forget(owners, out);
+    }
+
+    /// Tells the keepers which whole units they may forget; and all members, once all changes from before this view are safe.
+    fn forget(&mut self, owners: &Owners, out: &mut Outbox) {
+        let up_to = self.acknowledged_up_to();
+        let first_kept = self.entries.front().map_or(self.last + 1, |entry| entry.unit);
+        if self.keepers.is_empty() || (first_kept <= self.first_kept && self.before_view.is_none()) {
+            return;
+        }
+        let forget = JournalMessage::Forget { worker: self.worker(owners), up_to };
+        let message = |rank: Rank| (rank, TableMessage::Journal(forget.clone()));
+        if self.before_view.take_if(|before| up_to >= *before).is_some() {
+            out.extend(owners.other_ranks().map(message));
+        } else if first_kept > self.first_kept {
+            out.extend(self.keepers.keys().copied().map(message));
+        }
+        self.first_kept = first_kept;
+    }
+}
+
+impl Entry {
+    /// An estimate of the memory that the entry takes, in bytes.
+    fn bytes(&self) -> usize {
+        size_of::<u64>() * 2 + self.change.bytes()
+    }
+}

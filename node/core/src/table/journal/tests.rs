@@ -1,0 +1,102 @@
+//! Tests of the members that keep a journal, message by message.
+
+use peergrad_protocol::table::{Request, RowSet, Rows};
+use peergrad_protocol::{Incarnation, PeerId};
+
+use super::*;
+use crate::table::Table;
+
+fn worker(byte: u8) -> WorkerId {
+    WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) }
+}
+
+/// A view of these members, of which the first owns all chunks. All members keep the journals of all others.
+fn replica_map(members: &[u8]) -> Arc<ReplicaMap> {
+    let holders: Vec<Rank> = (0..members.len()).map(Rank::from_index).collect();
+    Arc::new(ReplicaMap {
+        members: members.iter().map(|byte| worker(*byte)).collect(),
+        holders: vec![holders; 2],
+        ..ReplicaMap::default()
+    })
+}
+
+/// The journal of the second member.
+fn journal(members: &[u8]) -> Journal {
+    let mut journal = Journal::new(Arc::new(TableLayout::new(vec![Table::additive("counts", 32, 1)])));
+    journal.enter(Rank(1), replica_map(members), &mut Vec::new());
+    journal
+}
+
+fn keep(byte: u8, sequence: u64, chunk: u32, ends_unit: bool) -> JournalMessage {
+    let rows =
+        Rows { indices: RowSet::range(u64::from(chunk) * 16..u64::from(chunk) * 16 + 1), values: vec![1.0] };
+    let change = TableChange { sequence, chunk, operation: Operation::Add { clock: 0, rows } };
+    JournalMessage::Keep { worker: worker(byte), change, ends_unit }
+}
+
+/// The numbers of the changes that are sent to their owner in the place of a worker.
+fn replayed(out: &mut Outbox) -> Vec<u64> {
+    let number = |message: (Rank, TableMessage)| match message {
+        (Rank(0), TableMessage::Request(Request::Replay { change, .. })) => Some(change.sequence),
+        _ => None,
+    };
+    std::mem::take(out).into_iter().filter_map(number).collect()
+}
+
+#[test]
+fn whole_units_of_a_lost_worker_are_sent_in_its_place_after_other_keepers_have_them() {
+    let mut journal = journal(&[1, 2, 3, 4]);
+    let mut out = Vec::new();
+    for (sequence, chunk, ends_unit) in [(1, 0, false), (2, 1, true), (3, 0, true), (4, 0, false)] {
+        journal.on_message(Rank(2), keep(3, sequence, chunk, ends_unit), &mut out).unwrap();
+    }
+    let kept = |up_to| (Rank(2), TableMessage::Journal(JournalMessage::Kept { worker: worker(3), up_to }));
+    assert_eq!(out, [kept(2), kept(3)]);
+    out.clear();
+    journal.on_message(Rank(2), JournalMessage::Forget { worker: worker(3), up_to: 2 }, &mut out).unwrap();
+    journal.enter(Rank(1), replica_map(&[1, 2, 4]), &mut out);
+    assert!(!journal.has_replayed() && replayed(&mut out).is_empty());
+    assert_eq!(journal.awaited_keepers(), BTreeSet::from([Rank(0), Rank(2)]));
+    for rank in [Rank(0), Rank(2)] {
+        let kept = JournalMessage::Kept { worker: worker(3), up_to: 3 };
+        journal.on_message(rank, kept, &mut out).unwrap();
+    }
+    assert_eq!(replayed(&mut out), [3], "what is safe, and what is incomplete, is not sent");
+    assert!(journal.has_replayed() && !journal.is_settled());
+    // The next view comes before the owner has answered.
+    journal.enter(Rank(1), replica_map(&[1, 2]), &mut out);
+    let kept = JournalMessage::Kept { worker: worker(3), up_to: 3 };
+    journal.on_message(Rank(0), kept, &mut out).unwrap();
+    assert_eq!(replayed(&mut out), [3]);
+    journal.on_acknowledged(Rank(0), worker(3), 3, &mut out);
+    assert!(journal.is_settled());
+    let forget = JournalMessage::Forget { worker: worker(3), up_to: 3 };
+    assert!(out.contains(&(Rank(0), TableMessage::Journal(forget))), "{out:?}");
+}
+
+#[test]
+fn changes_that_no_correct_worker_sends_are_refused_and_not_kept() {
+    let mut journal = journal(&[1, 2, 3]);
+    let mut out = Vec::new();
+    for (message, error) in [
+        (keep(1, 1, 0, true), TableError::OtherWorker),
+        (keep(3, 1, 2, true), TableError::NoChunk(2)),
+        (JournalMessage::Forget { worker: worker(1), up_to: 1 }, TableError::OtherWorker),
+    ] {
+        assert_eq!(journal.on_message(Rank(2), message, &mut out), Err(error));
+    }
+    // A unit that has a chunk twice could be of any size.
+    journal.on_message(Rank(2), keep(3, 1, 1, false), &mut out).unwrap();
+    for (sequence, chunk) in [(1, 1), (2, 1), (3, 0), (4, 1)] {
+        let refused = journal.on_message(Rank(2), keep(3, sequence, chunk, true), &mut out);
+        assert_eq!(refused, Err(TableError::OutOfOrder));
+    }
+    assert!(out.is_empty());
+    // The next view begins anew, and a change that comes again is not kept twice.
+    journal.enter(Rank(1), replica_map(&[1, 2, 3]), &mut out);
+    for _ in 0..2 {
+        journal.on_message(Rank(2), keep(3, 1, 1, true), &mut out).unwrap();
+    }
+    assert_eq!(out.len(), 2);
+    assert_eq!(journal.kept[&worker(3)].whole.len(), 1);
+}

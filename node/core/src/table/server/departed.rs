@@ -1,0 +1,58 @@
+//! Workers that are gone, at an owner: what it knows of them, until all members have sent what they had kept of their changes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use peergrad_protocol::limits::MEMBERS_MAX;
+use peergrad_protocol::table::WorkerId;
+
+use super::super::TableError;
+use super::super::lease_table;
+use super::{ChunkDelta, Outbox, TableServer};
+
+impl TableServer {
+    /// A member sends a change of a worker that is gone.
+    pub(super) fn note_replay(&mut self, chunk: usize, worker: WorkerId) -> Result<(), TableError> {
+        let replayed = self.replayed.entry(chunk).or_default();
+        if replayed.len() == MEMBERS_MAX && !replayed.contains(&worker) {
+            return Err(TableError::TooManyDeparted(MEMBERS_MAX));
+        }
+        replayed.insert(worker);
+        Ok(())
+    }
+
+    /// Once all members have sent their clocks, and with that all that they had kept of workers which are gone: forgets these workers'
+    /// numbers, and takes back their leases. If a member has sent changes of such a worker in this view, it may send them again in the
+    /// next one, so the worker's number is kept until then.
+    pub(super) fn settle_departed(&mut self, out: &mut Outbox) {
+        if self.unsettled.is_empty() || !self.clocks.are_sent(&self.replica_map) {
+            return;
+        }
+        let replica_map = Arc::clone(&self.replica_map);
+        let is_there = |worker: &WorkerId| replica_map.members.contains(worker);
+        let (here, awaited) =
+            std::mem::take(&mut self.unsettled).into_iter().partition(|chunk| self.is_here(*chunk));
+        self.unsettled = awaited;
+        let here: BTreeSet<usize> = here;
+        for chunk in &here {
+            let is_replayed = |worker: &WorkerId| {
+                self.replayed.get(chunk).is_some_and(|replayed| replayed.contains(worker))
+            };
+            let workers =
+                self.store.workers(*chunk).filter(|worker| !is_there(worker) && !is_replayed(worker));
+            let forgotten: BTreeSet<WorkerId> = workers.collect();
+            if !forgotten.is_empty() {
+                forgotten.iter().for_each(|worker| self.store.forget_worker(*chunk, *worker));
+                let delta = ChunkDelta { workers: forgotten, ..ChunkDelta::default() };
+                self.replication.mark_dirty(*chunk, &delta);
+            }
+        }
+        if here.contains(&0) {
+            let reclaimed = lease_table::reclaim(self.store.lease_table_mut(), is_there);
+            if !reclaimed.is_empty() {
+                self.replication.mark_dirty(0, &ChunkDelta::leases(reclaimed));
+                self.retry_lease_requests(out);
+            }
+        }
+    }
+}
