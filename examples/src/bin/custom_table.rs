@@ -3,8 +3,8 @@
 //! Row `i` gets the length of the longest Collatz sequence (n is followed by n / 2 if n is even and by 3 n + 1 if n is odd, down to 1)
 //! among the 200 numbers from 200 i on. A sample of this task is a row: each worker leases rows, computes them, and adds the results
 //! to the table. The rows of a clock are added together and once, or not at all: then another worker computes them. Every epoch computes
-//! every row again and adds the result; a second column counts the additions. So in the end it is the number of epochs in every row,
-//! whoever was lost.
+//! every row again and adds the result; a second column counts the additions. So in the end it is the number of epochs in every row, also
+//! if peers were killed.
 //!
 //! ```text
 //! cargo run --release -p peergrad-examples --bin custom_table -- start

@@ -32,7 +32,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use error::{LayoutError, TableError};
-use peergrad_models::optimizer::{Optimizer, Schedule};
 use peergrad_protocol::limits::{
     CHUNKS_MAX, GET_VALUES_MAX, PENDING_CLOCKS_MAX, PER_CLOCK_STALENESS_MAX, TABLE_CHUNK_BYTES_MAX,
     TABLE_ROWS_MAX,
@@ -40,6 +39,7 @@ use peergrad_protocol::limits::{
 use peergrad_protocol::manifest::Chunks;
 pub use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
 use peergrad_protocol::table::{Operation, TableChange};
+pub use rule::{CustomRule, RowChange, TableRule};
 pub use worker::{ReadPolicy, ReadSchedule};
 
 mod change_queue;
@@ -49,6 +49,7 @@ pub mod lease_table;
 #[cfg(test)]
 mod lockstep;
 mod owners;
+mod rule;
 pub mod server;
 pub mod store;
 pub mod worker;
@@ -150,20 +151,6 @@ pub enum BatchScope {
     PerWorker,
 }
 
-/// What owners do with additions.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum TableRule {
-    /// They add it to the row.
-    Sum,
-    /// The addition is a gradient, which owners apply by an optimizer.
-    Optimizer {
-        /// The optimizer.
-        rule: Optimizer,
-        /// The learning rates, by the clock of the worker that adds.
-        schedule: Schedule,
-    },
-}
-
 /// When an owner applies an addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApplyMode {
@@ -215,16 +202,6 @@ impl Table {
     /// Whether owners add each addition when it arrives.
     fn is_additive(&self) -> bool {
         self.rule == TableRule::Sum && self.apply_mode == ApplyMode::Immediate
-    }
-}
-
-impl TableRule {
-    /// The moments that are stored for each number of a row.
-    fn moments(&self) -> usize {
-        match self {
-            Self::Sum => 0,
-            Self::Optimizer { rule, .. } => rule.moment_count(),
-        }
     }
 }
 

@@ -120,6 +120,9 @@ class Clock(Batch[NativeClock]):
         """Waits until all that was added so far is safe: it survives the loss of any one peer. At the end of a clock everything is
         sent, but nobody waits for it.
 
+        With ``atomic``, what was pushed no longer belongs to the rest of the clock: if this peer is lost before the end of the clock, it
+        counts, and another worker computes the samples again.
+
         Returns false if the members have gone on without this peer: then what was added in this clock does not count.
         """
         return self._open().push()
@@ -156,6 +159,8 @@ class Tables(Peer[Clock, NativeClock]):
       founder count; but a table has ``initial`` at all peers or at none.
     - ``staleness``: reads in a clock include all that was added at least so many clocks before it: 0 waits for all other workers
       in each clock. By default no worker waits for another one.
+    - ``atomic``: all that a clock adds counts, or nothing of it, if its peer is lost. So each sample counts exactly once. What is added
+      travels twice or more then, and others see it one round trip later. With false, a lost peer's last clocks may count twice, or in part.
     - All other arguments are those of :class:`peergrad.Swarm`. In ``run``, ``batch`` is the number of samples of one clock.
 
     Raises ``ValueError`` for settings that are out of bounds, and ``OSError`` if the directory or a port cannot be used. The
@@ -166,7 +171,14 @@ class Tables(Peer[Clock, NativeClock]):
     _native: NativeTables
 
     def __init__(
-        self, name: str, tables: Mapping[str, Table], *, samples: int, staleness: int | None = None, **options: Unpack[Options]
+        self,
+        name: str,
+        tables: Mapping[str, Table],
+        *,
+        samples: int,
+        staleness: int | None = None,
+        atomic: bool = True,
+        **options: Unpack[Options],
     ) -> None:
         if not isinstance(tables, Mapping) or not tables:
             raise ValueError("`tables` has no table: give a mapping from names to `peergrad.Table`")
@@ -182,7 +194,7 @@ class Tables(Peer[Clock, NativeClock]):
         shapes = {key: (table.rows, table.width) for key, table in self._with_initial().items()}
         first = [table._values(key) for key, table in self._with_initial().items()]
         what = task(name, shapes, samples=samples, kind=None, options=options)
-        super().__init__(name, NativeTables(what, entry(options), first, native, staleness), options)
+        super().__init__(name, NativeTables(what, entry(options), first, native, staleness, bool(atomic)), options)
 
     def last_table(self, name: str) -> NDArray[np.float32]:
         """(rows, width): a table at the end of the run. It is the same at all peers.

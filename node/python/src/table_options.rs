@@ -2,7 +2,7 @@
 
 use peergrad::loader::Loaded;
 use peergrad::optimizer::{Optimizer, Schedule};
-use peergrad::prelude::{ApplyMode, Init, ReadPolicy, Table, TableRule, TableSpec};
+use peergrad::prelude::{ApplyMode, Atomicity, Init, ReadPolicy, Table, TableRule, TableSpec};
 use peergrad::specification::RunFile;
 use peergrad::specification::resolve::resolve_rule;
 use peergrad::table::TableLayout;
@@ -29,6 +29,7 @@ pub(crate) struct TableOptions {
 pub(crate) struct Declaration {
     tables: Vec<Declared>,
     read_policy: ReadPolicy,
+    atomicity: Atomicity,
 }
 
 /// A table whose options are checked.
@@ -41,13 +42,14 @@ struct Declared {
 impl Declaration {
     /// # Errors
     /// No run can have these tables.
-    pub(crate) fn new(tables: Vec<TableOptions>, staleness: Option<u64>) -> PyResult<Self> {
+    pub(crate) fn new(tables: Vec<TableOptions>, staleness: Option<u64>, atomic: bool) -> PyResult<Self> {
         let tables = tables.into_iter().map(Declared::new).collect::<PyResult<Vec<_>>>()?;
         let read_policy = staleness.map_or(ReadPolicy::Unbounded, ReadPolicy::Staleness);
         let any_rate = Schedule::constant(1.0);
         TableLayout::try_new(tables.iter().map(|table| table.table(any_rate)).collect())
             .map_err(value_error)?;
-        Ok(Self { tables, read_policy })
+        let atomicity = if atomic { Atomicity::Clock } else { Atomicity::Chunk };
+        Ok(Self { tables, read_policy, atomicity })
     }
 
     /// What peers compare, and quote where they differ.
@@ -61,7 +63,11 @@ impl Declaration {
             ReadPolicy::Staleness(clocks) => format!("staleness {clocks}"),
             ReadPolicy::Unbounded => "any staleness".to_owned(),
         };
-        format!("tables ({}; {staleness})", tables.collect::<Vec<_>>().join("; "))
+        let atomicity = match self.atomicity {
+            Atomicity::Clock => "atomic clocks",
+            Atomicity::Chunk => "clocks that are not atomic",
+        };
+        format!("tables ({}; {staleness}; {atomicity})", tables.collect::<Vec<_>>().join("; "))
     }
 
     /// The tables that start with zeros and that each peer reads at the end. Those with parameters are read anyway.
@@ -73,7 +79,7 @@ impl Declaration {
     /// The tables of a run with these settings.
     pub(crate) fn spec(&self, loaded: &Loaded) -> TableSpec {
         let tables = self.tables.iter().map(|table| table.table(loaded.config.schedule));
-        TableSpec::new(tables.collect(), self.read_policy)
+        TableSpec { atomicity: self.atomicity, ..TableSpec::new(tables.collect(), self.read_policy) }
     }
 }
 

@@ -34,8 +34,9 @@ impl NativeTables {
         initial: Vec<Bound<'_, PyAny>>,
         tables: Vec<TableOptions>,
         staleness: Option<u64>,
+        atomic: bool,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let declaration = Declaration::new(tables, staleness)?;
+        let declaration = Declaration::new(tables, staleness, atomic)?;
         let (name, last_rows) = (declaration.program_name(), LastRows::default());
         let read_at_end: Vec<String> = declaration.read_at_end().map(str::to_owned).collect();
         let (offers, offered) = channel();

@@ -335,7 +335,7 @@ def test_a_killed_peer_costs_no_row(swarm, tmp_path):
     processes[2].send(signal.SIGKILL)
     assert processes[2].code() == -signal.SIGKILL
     killed.touch()
-    at_least(processes[:2])
+    exact(processes[:2])
 
 
 def test_a_late_joiner_takes_part(swarm, start, tmp_path):
@@ -354,7 +354,7 @@ def test_an_exception_ends_one_peer_only(start, tmp_path):
     assert failing.code() == 1
     assert "ZeroDivisionError: the user's own code failed" in failing.say()
     (tmp_path / "go on").touch()
-    at_least([founder, other])
+    exact([founder, other])
 
 
 def test_a_peer_that_leaves_between_two_clocks_costs_nothing(start, tmp_path):
@@ -370,7 +370,7 @@ def test_a_peer_that_leaves_within_a_clock_costs_no_row(start, tmp_path):
     assert leaver.code() == 1
     assert "Left" in leaver.say()
     (tmp_path / "go on").touch()
-    at_least([founder, other])
+    exact([founder, other])
 
 
 def test_all_peers_know_how_many_samples_were_left_out(start, tmp_path):

@@ -1,5 +1,5 @@
 //! The oracle of tables: the parameters at the end of a run whose owners add integers to them. Each sample of each epoch must be in them
-//! exactly once, whoever was lost.
+//! exactly once, also if members were lost.
 
 use peergrad_core::program::loader::Loaded;
 use peergrad_core::table::{Atomicity, TableRule};

@@ -14,6 +14,7 @@ mod atomic;
 mod columns;
 mod counting;
 mod lost;
+mod registers;
 mod throughput;
 mod ways;
 

@@ -3,7 +3,7 @@
 //! # Units
 //! Changes that belong together are a *unit*. If the queue has a journal, the members that keep it get a whole unit first. Its changes are
 //! *released*, which means sent to their owners, once all keepers have it. So if the worker is lost, either no owner has any of them, or
-//! a keeper has all of them and sends them in the worker's place. Owners apply each only once, whoever sends it.
+//! a keeper has all of them and sends them in the worker's place. Owners apply each only once, also if several members send it.
 //!
 //! Without a journal, each change is sent at once.
 
@@ -23,7 +23,7 @@ pub(super) struct ChangeQueue {
     /// The number of the last change.
     last: u64,
     /// The changes that are not acknowledged, in order.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<QueuedChange>,
     /// The bytes of `entries`.
     bytes: usize,
     /// The changes up to this number were sent to their owners in this view.
@@ -37,7 +37,7 @@ pub(super) struct ChangeQueue {
 }
 
 /// One change.
-pub(super) struct Entry {
+pub(super) struct QueuedChange {
     /// The change itself.
     pub(super) change: TableChange,
     /// The worker's clock in which it was made.
@@ -49,12 +49,12 @@ pub(super) struct Entry {
 impl ChangeQueue {
     /// The changes that a worker which is gone has made, with the units that they belong to. They are in the order of their numbers.
     pub(super) fn of_departed(worker: WorkerId, changes: impl Iterator<Item = (TableChange, u64)>) -> Self {
-        let entries: VecDeque<Entry> =
-            changes.map(|(change, unit)| Entry { change, clock: 0, unit }).collect();
+        let entries: VecDeque<QueuedChange> =
+            changes.map(|(change, unit)| QueuedChange { change, clock: 0, unit }).collect();
         Self {
             departed: Some(worker),
             last: entries.back().map_or(0, |entry| entry.change.sequence),
-            bytes: entries.iter().map(Entry::bytes).sum(),
+            bytes: entries.iter().map(QueuedChange::bytes).sum(),
             entries,
             ..Self::default()
         }
@@ -66,7 +66,7 @@ impl ChangeQueue {
     }
 
     /// The changes that are not acknowledged, in order.
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &QueuedChange> {
         self.entries.iter()
     }
 
@@ -91,7 +91,7 @@ impl ChangeQueue {
     }
 
     /// The first change that was not sent to its owner in this view.
-    fn first_held(&self) -> Option<&Entry> {
+    fn first_held(&self) -> Option<&QueuedChange> {
         self.entries.get(self.entries.partition_point(|entry| entry.change.sequence <= self.released))
     }
 
@@ -134,7 +134,7 @@ impl ChangeQueue {
         for (chunk, operation) in unit {
             self.last += 1;
             let change = TableChange { sequence: self.last, chunk: chunk as u32, operation };
-            let entry = Entry { change, clock, unit: end };
+            let entry = QueuedChange { change, clock, unit: end };
             self.bytes += entry.bytes();
             self.entries.push_back(entry);
         }
@@ -150,7 +150,7 @@ impl ChangeQueue {
         let worker = self.worker(owners);
         for rank in self.keepers.keys() {
             for at in from..self.entries.len() {
-                let Entry { change, unit, .. } = &self.entries[at];
+                let QueuedChange { change, unit, .. } = &self.entries[at];
                 // The last change of a unit may be acknowledged before others.
                 let ends_unit = self.entries.get(at + 1).is_none_or(|next| next.unit != *unit);
                 let keep = JournalMessage::Keep { worker, change: change.clone(), ends_unit };
@@ -196,7 +196,7 @@ impl ChangeQueue {
         from: Rank,
         up_to: u64,
         owners: &Owners,
-        mut on_safe: impl FnMut(&Entry),
+        mut on_safe: impl FnMut(&QueuedChange),
         out: &mut Outbox,
     ) {
         let bytes = &mut self.bytes;
@@ -230,7 +230,7 @@ impl ChangeQueue {
     }
 }
 
-impl Entry {
+impl QueuedChange {
     /// An estimate of the memory that the entry takes, in bytes.
     fn bytes(&self) -> usize {
         size_of::<u64>() * 2 + self.change.bytes()

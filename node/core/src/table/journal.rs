@@ -1,5 +1,5 @@
-//! The journal: changes of other members' workers that this member keeps until they are safe, so that all changes of a unit are carried
-//! out or none, whoever is lost.
+//! The journal: changes of other members' workers that this member keeps until they are safe. So all changes of a unit are carried out or
+//! none, also if the worker is lost.
 //!
 //! ```text
 //! worker                         keepers of its journal          owners

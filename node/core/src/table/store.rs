@@ -1,6 +1,7 @@
 //! The table store: the rows that a member stores, as owner or replica. It has their values, the moments of the rule, the additions that
 //! are not applied yet, and the number of each worker's last included change.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use peergrad_protocol::table::{
     LeaseTable, Map, Reduce, Row, RowSet, Rows, TableChunk, WorkerClock, WorkerId,
 };
 
-use super::{ApplyMode, Table, TableError, TableLayout, TableRule, lease_table};
+use super::{ApplyMode, Table, TableError, TableLayout, lease_table};
 use row_blocks::RowBlocks;
 use row_index::RowIndex;
 
@@ -190,8 +191,10 @@ impl TableStore {
             ApplyMode::PerClock => {
                 let pending = known.pending.entry(clock).or_default();
                 for (row, added) in rows {
-                    let sum = pending.entry(row).or_insert_with(|| vec![0.0; added.len()]);
-                    add_if_finite(sum, added);
+                    match pending.entry(row) {
+                        Entry::Vacant(new) => _ = new.insert(added.to_vec()),
+                        Entry::Occupied(mut sum) => table.rule.combine(sum.get_mut(), added),
+                    }
                 }
             }
         }
@@ -451,29 +454,12 @@ impl StoredChunk {
         place
     }
 
-    /// Applies an addition of this clock to a row, unless the row would overflow and ruin the shared values. `room` is memory for a row.
+    /// Applies an addition of this clock to a row, unless the row would overflow. `room` is memory for a row.
     fn apply(&mut self, table: &Table, row: Row, clock: u64, added: &[f32], room: &mut Vec<f32>) {
         let place = self.place(row);
-        let numbers = self.row_blocks.row_mut(place);
-        let (values, moments) = numbers.split_at_mut(added.len());
-        let is_applied = match table.rule {
-            TableRule::Sum => add_if_finite(values, added),
-            TableRule::Optimizer { rule, schedule } => {
-                let update = rule.update(schedule.rate(clock), self.updates[place].saturating_add(1), 1.0);
-                room.clear();
-                room.extend_from_slice(added);
-                room.resize(added.len() + moments.len(), 0.0);
-                let (new, after) = room.split_at_mut(added.len());
-                update.apply(values, new, moments, after);
-                let is_finite = room.iter().all(|number| number.is_finite());
-                if is_finite {
-                    numbers.copy_from_slice(room);
-                }
-                is_finite
-            }
-        };
-        if is_applied {
-            self.updates[place] = self.updates[place].saturating_add(1);
+        let changes = self.updates[place];
+        if table.rule.apply(self.row_blocks.row_mut(place), (added, clock, changes), room) {
+            self.updates[place] = changes.saturating_add(1);
         }
     }
 
@@ -491,13 +477,4 @@ impl StoredChunk {
             Err(_) => {}
         }
     }
-}
-
-/// Adds `added` to `sums`, or nothing if one of the sums would overflow. Returns whether it has added.
-fn add_if_finite(sums: &mut [f32], added: &[f32]) -> bool {
-    let fits = sums.iter().zip(added).all(|(sum, added)| (sum + added).is_finite());
-    if fits {
-        sums.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
-    }
-    fits
 }

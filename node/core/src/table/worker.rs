@@ -24,7 +24,7 @@ use peergrad_protocol::table::{
     Map, Operation, Reduce, Request, Response, Row, RowSet, Rows, TableMessage, WorkerClock, WorkerId,
 };
 
-use super::change_queue::Entry;
+use super::change_queue::QueuedChange;
 use super::owners::Owners;
 use super::server::{Outbox, ReplicaMap};
 use super::{ApplyMode, Atomicity, TableError, TableLayout};
@@ -296,7 +296,8 @@ impl TableWorker {
 
     /// Adds to a row.
     pub fn add(&mut self, row: Row, added: &[f32]) {
-        self.changes.add(row, added);
+        let layout = &self.owners.layout;
+        self.changes.add(row, added, &layout.table_of(layout.chunk_of(row)).rule);
     }
 
     /// Sends the additions that were not pushed yet.
@@ -474,7 +475,7 @@ impl TableWorker {
         match response {
             Response::Acknowledged { up_to } => {
                 let Self { owners, cache, changes, .. } = self;
-                let fold = |entry: &Entry| {
+                let fold = |entry: &QueuedChange| {
                     if owners.layout.table_of(entry.change.chunk as usize).is_additive() {
                         cache.fold(entry, &owners.layout);
                     }

@@ -92,7 +92,7 @@ fn changes_that_no_correct_worker_sends_are_refused_and_not_kept() {
         assert_eq!(refused, Err(TableError::OutOfOrder));
     }
     assert!(out.is_empty());
-    // The next view begins anew, and a change that comes again is not kept twice.
+    // In the next view the worker begins again, and a change that comes again is not kept twice.
     journal.enter(Rank(1), replica_map(&[1, 2, 3]), &mut out);
     for _ in 0..2 {
         journal.on_message(Rank(2), keep(3, 1, 1, true), &mut out).unwrap();

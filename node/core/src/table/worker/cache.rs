@@ -7,7 +7,7 @@ use peergrad_protocol::table::{Row, RowSet, WorkerClock};
 
 use super::ReadPolicy;
 use crate::table::TableLayout;
-use crate::table::change_queue::Entry;
+use crate::table::change_queue::QueuedChange;
 
 /// The rows that a worker has read and may read again.
 #[derive(Default)]
@@ -50,7 +50,7 @@ impl RowCache {
     }
 
     /// A change is acknowledged and leaves the log: cached rows from before it include it from now on.
-    pub(super) fn fold(&mut self, entry: &Entry, layout: &TableLayout) {
+    pub(super) fn fold(&mut self, entry: &QueuedChange, layout: &TableLayout) {
         for (row, added) in entry.rows(layout) {
             if let Some(cached) =
                 self.rows.get_mut(&row).filter(|cached| cached.sequence < entry.change.sequence)

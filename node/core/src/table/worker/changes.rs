@@ -1,12 +1,13 @@
 //! Changes: what a worker has added or mapped, until it is safe.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use peergrad_protocol::limits::UNACKNOWLEDGED_BYTES_MAX;
 use peergrad_protocol::table::{Operation, Row, Rows};
 
-use crate::table::TableLayout;
-use crate::table::change_queue::{ChangeQueue, Entry};
+use crate::table::change_queue::{ChangeQueue, QueuedChange};
+use crate::table::{TableLayout, TableRule};
 
 /// The changes of a worker that are not acknowledged yet, in order.
 #[derive(Default)]
@@ -56,19 +57,18 @@ impl ChangeLog {
     /// The unacknowledged additions to one number of a row.
     #[cfg(test)]
     pub(in crate::table) fn unacknowledged(&self, layout: &TableLayout, row: Row, number: usize) -> f32 {
-        let in_entry = |entry: &Entry| {
+        let in_entry = |entry: &QueuedChange| {
             entry.rows(layout).find(|(name, _)| *name == row).map_or(0.0, |(_, added)| added[number])
         };
         let sent: f32 = self.queue.entries().map(in_entry).sum();
         sent + self.coalesced.get(&row).map_or(0.0, |added| added[number])
     }
 
-    /// Adds to a row.
-    pub(super) fn add(&mut self, row: Row, added: &[f32]) {
-        let sum = self.coalesced.entry(row).or_insert_with(|| vec![0.0; added.len()]);
-        // One overflow must not ruin the shared values.
-        if sum.iter().zip(added).all(|(sum, added)| (sum + added).is_finite()) {
-            sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
+    /// Adds to a row of a table with this rule.
+    pub(super) fn add(&mut self, row: Row, added: &[f32], rule: &TableRule) {
+        match self.coalesced.entry(row) {
+            Entry::Vacant(new) => _ = new.insert(added.to_vec()),
+            Entry::Occupied(mut earlier) => rule.combine(earlier.get_mut(), added),
         }
     }
 
@@ -100,7 +100,7 @@ impl ChangeLog {
     }
 }
 
-impl Entry {
+impl QueuedChange {
     /// The additions of the entry, by row.
     pub(super) fn rows<'a>(
         &'a self,

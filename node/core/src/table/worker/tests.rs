@@ -171,7 +171,7 @@ fn the_additions_of_an_atomic_clock_go_to_the_journal_first() {
     assert_eq!(sent(&mut out), []);
     worker.on_response(OTHER, acknowledged(2), &mut out).unwrap();
     assert_eq!(sent(&mut out), to_other(&["forget 3"]));
-    // In the next view, the rest is kept anew before it is sent again.
+    // In the next view, the rest goes to the keepers before it is sent again.
     worker.enter(ME, Arc::clone(&worker.owners.replica_map), &mut out);
     worker.announce_clock(&mut out);
     assert_eq!(

@@ -1,0 +1,179 @@
+//! Rules: what owners do with what workers add to a row.
+
+use peergrad_models::optimizer::{Optimizer, Schedule};
+
+/// What owners do with additions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TableRule {
+    /// They add it to the row.
+    Sum,
+    /// They keep the larger one of each number of the row and of the addition. A new row has zeros, so it never falls below zero.
+    Max,
+    /// The addition is a gradient, which owners apply by an optimizer.
+    Optimizer {
+        /// The optimizer.
+        rule: Optimizer,
+        /// The learning rates, by the clock of the worker that adds.
+        schedule: Schedule,
+    },
+    /// They apply a rule of the program.
+    Custom(CustomRule),
+}
+
+/// A rule of the program. It is a function of its arguments alone, so that an addition has the same effect whichever owner applies it.
+///
+/// Owner and replicas hold the same bits without computing twice: replicas get the changed row.
+#[derive(Clone, Copy, Debug)]
+pub struct CustomRule {
+    /// The rule's name.
+    pub name: &'static str,
+    /// The moments that are stored beside each number of a row. Workers do not read them.
+    pub moments: usize,
+    /// Changes a row by an addition. If a number of the result is not finite, the row stays as it was.
+    pub apply: fn(RowChange<'_>),
+    /// Joins a further addition to the same row, `more`, with an earlier one that the worker has not sent yet, or that waits for the end of
+    /// its clock.
+    pub combine: fn(earlier: &mut [f32], more: &[f32]),
+}
+
+/// A row, and what is added to it.
+#[derive(Debug)]
+pub struct RowChange<'a> {
+    /// The values of the row, shape (width).
+    pub values: &'a mut [f32],
+    /// The moments of the row, shape (moments, width).
+    pub moments: &'a mut [f32],
+    /// What is added, shape (width).
+    pub added: &'a [f32],
+    /// The clock of the worker that adds.
+    pub clock: u64,
+    /// The number of changes of the row before this one.
+    pub changes: u32,
+}
+
+impl PartialEq for CustomRule {
+    fn eq(&self, other: &Self) -> bool {
+        (self.name, self.moments) == (other.name, other.moments)
+    }
+}
+
+impl TableRule {
+    /// The moments that are stored for each number of a row.
+    pub(super) fn moments(&self) -> usize {
+        match self {
+            Self::Sum | Self::Max => 0,
+            Self::Optimizer { rule, .. } => rule.moment_count(),
+            Self::Custom(rule) => rule.moments,
+        }
+    }
+
+    /// Joins an addition with an earlier one to the same row, unless a number would overflow.
+    pub(super) fn combine(&self, earlier: &mut [f32], more: &[f32]) {
+        match self {
+            Self::Sum | Self::Optimizer { .. } => _ = add_if_finite(earlier, more),
+            Self::Max => keep_larger(earlier, more),
+            Self::Custom(rule) => {
+                let before = earlier.to_vec();
+                (rule.combine)(earlier, more);
+                if earlier.iter().any(|number| !number.is_finite()) {
+                    earlier.copy_from_slice(&before);
+                }
+            }
+        }
+    }
+
+    /// Changes a row by an addition, unless a number would overflow and ruin the shared values. Returns whether the row has changed. `room` is
+    /// memory for a row. `numbers` are the values of the row and its moments.
+    pub(super) fn apply(
+        &self,
+        numbers: &mut [f32],
+        (added, clock, changes): (&[f32], u64, u32),
+        room: &mut Vec<f32>,
+    ) -> bool {
+        let width = added.len();
+        match self {
+            Self::Sum => return add_if_finite(&mut numbers[..width], added),
+            Self::Max => {
+                keep_larger(&mut numbers[..width], added);
+                return true;
+            }
+            Self::Optimizer { rule, schedule } => {
+                let update = rule.update(schedule.rate(clock), changes.saturating_add(1), 1.0);
+                let (values, moments) = numbers.split_at(width);
+                room.clear();
+                room.extend_from_slice(added);
+                room.resize(numbers.len(), 0.0);
+                let (new, after) = room.split_at_mut(width);
+                update.apply(values, new, moments, after);
+            }
+            Self::Custom(rule) => {
+                room.clear();
+                room.extend_from_slice(numbers);
+                let (values, moments) = room.split_at_mut(width);
+                (rule.apply)(RowChange { values, moments, added, clock, changes });
+            }
+        }
+        let is_finite = room.iter().all(|number| number.is_finite());
+        if is_finite {
+            numbers.copy_from_slice(room);
+        }
+        is_finite
+    }
+}
+
+/// Adds `added` to `sums`, or nothing if one of the sums would overflow. Returns whether it has added.
+fn add_if_finite(sums: &mut [f32], added: &[f32]) -> bool {
+    let fits = sums.iter().zip(added).all(|(sum, added)| (sum + added).is_finite());
+    if fits {
+        sums.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
+    }
+    fits
+}
+
+fn keep_larger(numbers: &mut [f32], others: &[f32]) {
+    numbers.iter_mut().zip(others).for_each(|(number, other)| *number = number.max(*other));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The row after these additions, one after the other, and how many of them have changed it.
+    fn after(rule: TableRule, width: usize, additions: &[&[f32]]) -> (Vec<f32>, u32) {
+        let mut numbers = vec![0.0; width * (1 + rule.moments())];
+        let mut changes = 0;
+        for added in additions {
+            changes += u32::from(rule.apply(&mut numbers, (added, 3, changes), &mut Vec::new()));
+        }
+        (numbers, changes)
+    }
+
+    #[test]
+    fn owners_keep_the_larger_numbers() {
+        assert_eq!(after(TableRule::Max, 2, &[&[1.0, -1.0], &[0.5, 3.0]]), (vec![1.0, 3.0], 2));
+        let mut earlier = vec![2.0, 1.0];
+        TableRule::Max.combine(&mut earlier, &[1.0, 4.0]);
+        assert_eq!(earlier, [2.0, 4.0]);
+    }
+
+    #[test]
+    fn a_rule_of_the_program_changes_values_and_moments_unless_the_result_is_not_finite() {
+        /// Divides by what is added, and counts in the moment.
+        fn divide(RowChange { values, moments, added, clock, changes }: RowChange<'_>) {
+            values[0] = (values[0] + 12.0) / added[0];
+            moments[0] += clock as f32 + changes as f32;
+        }
+        let combine = |earlier: &mut [f32], more: &[f32]| earlier.copy_from_slice(more);
+        let rule = CustomRule { name: "divide", moments: 1, apply: divide, combine };
+        let rule = TableRule::Custom(rule);
+        assert_eq!(after(rule, 1, &[&[2.0], &[0.0], &[3.0]]), (vec![6.0, 7.0], 2));
+        let mut earlier = vec![2.0];
+        rule.combine(&mut earlier, &[f32::INFINITY]);
+        assert_eq!(earlier, [2.0]);
+        rule.combine(&mut earlier, &[5.0]);
+        assert_eq!(earlier, [5.0]);
+        let renamed = |rule: CustomRule, name| TableRule::Custom(CustomRule { name, ..rule });
+        let TableRule::Custom(known) = rule else { unreachable!() };
+        assert!(rule == renamed(known, "divide") && rule != renamed(known, "multiply"));
+    }
+}
