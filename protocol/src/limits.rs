@@ -95,6 +95,10 @@ pub const WAITING_REQUESTS_MAX: usize = 1 << 14;
 pub const WAITING_REQUEST_BYTES_MAX: usize = 1 << 30;
 /// Unacknowledged bytes beyond which a worker starts no clock.
 pub const UNACKNOWLEDGED_BYTES_MAX: usize = WAITING_REQUEST_BYTES_MAX / 4;
+/// Bytes of unacknowledged units beyond which a worker gives no further unit to the members that keep its journal.
+pub const JOURNAL_BYTES_MAX: usize = WAITING_REQUEST_BYTES_MAX / 2;
+/// Workers that are gone of which a member keeps changes that one other member has sent in a view.
+pub const JOURNAL_DEPARTED_MAX: usize = 64;
 /// Clocks whose additions an owner stores until it can apply them.
 pub const PENDING_CLOCKS_MAX: usize = PER_CLOCK_STALENESS_MAX as usize + 2;
 /// Clocks that the fastest worker may be ahead of the slowest, in tables that apply the additions of a clock together.

@@ -178,8 +178,8 @@ impl Stage {
             Self::Mirror => 4,
             Self::Norms => 5,
             Self::Gather => 6,
-            Self::Clocks => 7,
-            Self::Journal => 8,
+            Self::Journal => 7,
+            Self::Clocks => 8,
             Self::Rows => 9,
         }
     }

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use peergrad_protocol::Rank;
+use peergrad_protocol::limits::JOURNAL_BYTES_MAX;
 use peergrad_protocol::table::{JournalMessage, Operation, Request, TableChange, TableMessage, WorkerId};
 
 use super::owners::Owners;
@@ -30,8 +31,10 @@ pub(super) struct ChangeQueue {
     released: u64,
     /// The members that keep the journal in this view; of each, up to which number it has said to keep the changes.
     keepers: BTreeMap<Rank, u64>,
-    /// The first unit that the keepers were not told to forget.
-    first_kept: u64,
+    /// The changes up to this number were sent to the keepers in this view.
+    sent_to_keepers: u64,
+    /// The units that were sent to the keepers and that they were not told to forget: the number of each, and its bytes.
+    kept_units: VecDeque<(u64, usize)>,
     /// The number of the last change before this view, if some up to it are not acknowledged: keepers of earlier views may have them.
     before_view: Option<u64>,
 }
@@ -68,6 +71,12 @@ impl ChangeQueue {
     /// The changes that are not acknowledged, in order.
     pub(super) fn entries(&self) -> impl Iterator<Item = &QueuedChange> {
         self.entries.iter()
+    }
+
+    /// The number of the last change to this chunk that is not acknowledged; 0 if there is none.
+    pub(super) fn last_of(&self, chunk: usize) -> u64 {
+        let mut from_last = self.entries.iter().rev();
+        from_last.find(|entry| entry.change.chunk as usize == chunk).map_or(0, |entry| entry.change.sequence)
     }
 
     /// Whether all changes are acknowledged.
@@ -115,10 +124,12 @@ impl ChangeQueue {
     /// Enters a view in which these members keep the journal.
     pub(super) fn enter(&mut self, owners: &Owners, keepers: impl Iterator<Item = Rank>, out: &mut Outbox) {
         self.released = 0;
+        self.sent_to_keepers = 0;
+        self.kept_units.clear();
         self.keepers = keepers.map(|rank| (rank, 0)).collect();
         self.before_view = Some(self.last);
         self.forget(owners, out);
-        self.send_to_keepers(owners, 0, out);
+        self.send_to_keepers(owners, out);
         self.release(owners, out);
     }
 
@@ -130,7 +141,7 @@ impl ChangeQueue {
         owners: &Owners,
         out: &mut Outbox,
     ) {
-        let (before, end) = (self.entries.len(), self.last + unit.len() as u64);
+        let end = self.last + unit.len() as u64;
         for (chunk, operation) in unit {
             self.last += 1;
             let change = TableChange { sequence: self.last, chunk: chunk as u32, operation };
@@ -138,24 +149,35 @@ impl ChangeQueue {
             self.bytes += entry.bytes();
             self.entries.push_back(entry);
         }
-        if before == 0 {
-            self.first_kept = end;
-        }
-        self.send_to_keepers(owners, before, out);
+        self.send_to_keepers(owners, out);
         self.release(owners, out);
     }
 
-    /// Sends the changes from this place in the queue on to the keepers of the journal.
-    fn send_to_keepers(&self, owners: &Owners, from: usize, out: &mut Outbox) {
+    /// Sends the next units to the keepers of the journal, as far as these have room.
+    fn send_to_keepers(&mut self, owners: &Owners, out: &mut Outbox) {
+        if self.keepers.is_empty() {
+            return;
+        }
         let worker = self.worker(owners);
-        for rank in self.keepers.keys() {
-            for at in from..self.entries.len() {
-                let QueuedChange { change, unit, .. } = &self.entries[at];
-                // The last change of a unit may be acknowledged before others.
-                let ends_unit = self.entries.get(at + 1).is_none_or(|next| next.unit != *unit);
+        let first = self.entries.partition_point(|entry| entry.change.sequence <= self.sent_to_keepers);
+        let mut kept_bytes: usize = self.kept_units.iter().map(|(_, bytes)| bytes).sum();
+        for at in first..self.entries.len() {
+            let QueuedChange { change, unit, .. } = &self.entries[at];
+            if self.kept_units.back().is_none_or(|(last, _)| last != unit) {
+                if kept_bytes > JOURNAL_BYTES_MAX {
+                    break;
+                }
+                self.kept_units.push_back((*unit, 0));
+            }
+            // The last change of a unit may be acknowledged before others.
+            let ends_unit = self.entries.get(at + 1).is_none_or(|next| next.unit != *unit);
+            for rank in self.keepers.keys() {
                 let keep = JournalMessage::Keep { worker, change: change.clone(), ends_unit };
                 out.push((*rank, TableMessage::Journal(keep)));
             }
+            kept_bytes += change.bytes();
+            self.kept_units.back_mut().expect("it has a unit by now").1 += change.bytes();
+            self.sent_to_keepers = change.sequence;
         }
     }
 
@@ -214,19 +236,23 @@ impl ChangeQueue {
 
     /// Tells the keepers which whole units they may forget; and all members, once all changes from before this view are safe.
     fn forget(&mut self, owners: &Owners, out: &mut Outbox) {
-        let up_to = self.acknowledged_up_to();
-        let first_kept = self.entries.front().map_or(self.last + 1, |entry| entry.unit);
-        if self.keepers.is_empty() || (first_kept <= self.first_kept && self.before_view.is_none()) {
+        if self.keepers.is_empty() {
             return;
         }
+        let first_unsafe = self.entries.front().map_or(u64::MAX, |entry| entry.unit);
+        let safe = self.kept_units.partition_point(|(unit, _)| *unit < first_unsafe);
+        let are_safe = self.kept_units.drain(..safe).count() > 0;
+        let up_to = self.acknowledged_up_to();
         let forget = JournalMessage::Forget { worker: self.worker(owners), up_to };
         let message = |rank: Rank| (rank, TableMessage::Journal(forget.clone()));
         if self.before_view.take_if(|before| up_to >= *before).is_some() {
             out.extend(owners.other_ranks().map(message));
-        } else if first_kept > self.first_kept {
+        } else if are_safe {
             out.extend(self.keepers.keys().copied().map(message));
         }
-        self.first_kept = first_kept;
+        if are_safe {
+            self.send_to_keepers(owners, out);
+        }
     }
 }
 

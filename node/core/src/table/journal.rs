@@ -19,14 +19,15 @@
 //! # Invariants
 //! - A member that has a unit has all earlier units of that worker which are not safe. So owners may ignore a change with a lower number
 //!   than the last one: they have it.
-//! - As the state of a chunk, a unit in progress survives all but one of the members that have it. If more are lost before they have
-//!   been replaced, the unit may be carried out in part.
+//! - As the state of a chunk, a unit in progress survives the loss of all but one of the members that have it. If its worker and all its
+//!   keepers are lost, or leave, before others have it, it may be carried out in part. A chunk without a second holder has no journal.
+//! - A member speaks only for its own worker and for workers that are gone. For the latter, the others trust it as they trust an owner.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::limits::WAITING_REQUEST_BYTES_MAX;
+use peergrad_protocol::limits::{JOURNAL_DEPARTED_MAX, WAITING_REQUEST_BYTES_MAX};
 use peergrad_protocol::table::{JournalMessage, Operation, TableChange, TableMessage, WorkerId};
 
 use super::change_queue::ChangeQueue;
@@ -42,6 +43,8 @@ pub struct Journal {
     kept: BTreeMap<WorkerId, KeptChanges>,
     /// The changes of workers that are gone, which this member sends in their place.
     replays: BTreeMap<WorkerId, ChangeQueue>,
+    /// For each member: the workers that are gone and of which it has sent changes in this view.
+    senders: BTreeMap<Rank, BTreeSet<WorkerId>>,
 }
 
 /// The changes of one worker.
@@ -53,9 +56,16 @@ struct KeptChanges {
     whole_up_to: u64,
     /// For each member that sends changes of this worker, those of the unit that is not whole yet. If the worker is gone, these may be
     /// several members.
-    open: BTreeMap<Rank, Vec<TableChange>>,
+    open: BTreeMap<Rank, OpenUnit>,
     /// The bytes of all these changes.
     bytes: usize,
+}
+
+/// A unit that is not whole yet.
+#[derive(Default)]
+struct OpenUnit {
+    /// Its changes so far.
+    changes: Vec<TableChange>,
     /// Whether a change was refused in this view: then none that follow can be kept.
     has_refused: bool,
 }
@@ -64,13 +74,19 @@ impl Journal {
     /// An empty journal, before the first view.
     #[must_use]
     pub fn new(layout: Arc<TableLayout>) -> Self {
-        Self { owners: Owners::new(layout), kept: BTreeMap::new(), replays: BTreeMap::new() }
+        Self {
+            owners: Owners::new(layout),
+            kept: BTreeMap::new(),
+            replays: BTreeMap::new(),
+            senders: BTreeMap::new(),
+        }
     }
 
     /// Enters a view, in which this member has this rank. It takes the place of workers that are gone.
     pub fn enter(&mut self, me: Rank, replica_map: Arc<ReplicaMap>, out: &mut Outbox) {
         let members: BTreeSet<WorkerId> = replica_map.members.iter().copied().collect();
         self.owners.enter(me, replica_map);
+        self.senders.clear();
         self.kept.values_mut().for_each(KeptChanges::drop_open);
         let is_there = |(worker, _): &(WorkerId, KeptChanges)| members.contains(worker);
         let (here, departed) = std::mem::take(&mut self.kept).into_iter().partition(is_there);
@@ -80,7 +96,13 @@ impl Journal {
             let before = self.replays.remove(&worker).into_iter().flat_map(ChangeQueue::into_changes);
             let changes: BTreeMap<u64, (TableChange, u64)> =
                 before.chain(kept.whole).map(|(change, unit)| (change.sequence, (change, unit))).collect();
-            self.replays.insert(worker, ChangeQueue::of_departed(worker, changes.into_values()));
+            // Two copies of a unit may lack different changes, which are safe: then its last change is another one.
+            let mut end = 0;
+            let changes = changes.into_values().map(|(change, unit)| {
+                end = if change.sequence <= end { unit.max(end) } else { unit };
+                (change, end)
+            });
+            self.replays.insert(worker, ChangeQueue::of_departed(worker, changes));
         }
         self.replays.retain(|worker, queue| !queue.is_empty() && !members.contains(worker));
         for (worker, queue) in &mut self.replays {
@@ -154,8 +176,14 @@ impl Journal {
         out: &mut Outbox,
     ) -> Result<(), TableError> {
         self.check_sender(from, &worker)?;
-        let layout = &self.owners.layout;
-        layout.check_change(&change)?;
+        self.owners.layout.check_change(&change)?;
+        if worker != self.owners.replica_map.worker_id(from) {
+            let departed = self.senders.entry(from).or_default();
+            if departed.len() == JOURNAL_DEPARTED_MAX && !departed.contains(&worker) {
+                return Err(TableError::TooManyDeparted(JOURNAL_DEPARTED_MAX));
+            }
+            departed.insert(worker);
+        }
         let (kept, sequence) = (self.kept.entry(worker).or_default(), change.sequence);
         kept.add(from, change, ends_unit)?;
         if ends_unit {
@@ -182,31 +210,30 @@ impl KeptChanges {
         let open = self.open.entry(from).or_default();
         if change.sequence <= self.whole_up_to {
             // Another member has sent the unit.
-            self.bytes -= open.drain(..).map(|change| change.bytes()).sum::<usize>();
+            self.bytes -= open.changes.drain(..).map(|change| change.bytes()).sum::<usize>();
             return Ok(());
         }
         // A unit has at most one change of each chunk, and ends with that of leases: so its size is bounded by that of the tables.
         let is_completion = matches!(change.operation, Operation::Complete { .. });
-        let follows = open.last().is_none_or(|last| {
+        let follows = open.changes.last().is_none_or(|last| {
             let is_in_order = change.chunk > last.chunk || (is_completion && ends_unit);
             change.sequence > last.sequence && is_in_order
         });
-        let error = if !follows || self.has_refused {
-            Some(TableError::OutOfOrder)
-        } else {
-            let is_too_much = open.is_empty() && self.bytes > WAITING_REQUEST_BYTES_MAX;
-            is_too_much.then_some(TableError::TooManyBytes(WAITING_REQUEST_BYTES_MAX))
-        };
-        if let Some(error) = error {
-            self.has_refused = true;
-            return Err(error);
+        let is_too_much = open.changes.is_empty() && self.bytes > WAITING_REQUEST_BYTES_MAX;
+        if open.has_refused || !follows || is_too_much {
+            open.has_refused = true;
+            return Err(match is_too_much {
+                true => TableError::TooManyBytes(WAITING_REQUEST_BYTES_MAX),
+                false => TableError::OutOfOrder,
+            });
         }
         let unit = change.sequence;
         self.bytes += change.bytes();
-        open.push(change);
+        open.changes.push(change);
         if ends_unit {
+            let changes = std::mem::take(&mut open.changes);
             let (news, known): (Vec<_>, Vec<_>) =
-                std::mem::take(open).into_iter().partition(|change| change.sequence > self.whole_up_to);
+                changes.into_iter().partition(|change| change.sequence > self.whole_up_to);
             self.bytes -= known.iter().map(TableChange::bytes).sum::<usize>();
             self.whole.extend(news.into_iter().map(|change| (change, unit)));
             self.whole_up_to = unit;
@@ -222,9 +249,8 @@ impl KeptChanges {
 
     /// A view begins: the rest of an incomplete unit never comes, or all of it comes again.
     fn drop_open(&mut self) {
-        let open = std::mem::take(&mut self.open);
-        self.bytes -= open.values().flatten().map(TableChange::bytes).sum::<usize>();
-        self.has_refused = false;
+        let open = std::mem::take(&mut self.open).into_values().flat_map(|open| open.changes);
+        self.bytes -= open.map(|change| change.bytes()).sum::<usize>();
     }
 }
 

@@ -441,7 +441,7 @@ impl TableServer {
             self.replication
                 .mark_dirty(chunk, &ChunkDelta { rows, workers: BTreeSet::from([worker]), leased });
         }
-        Change::Added(sequence, chunk)
+        Change::Numbered(sequence, chunk)
     }
 
     /// The worker gets an acknowledgement of this change once it is safe.
@@ -466,7 +466,7 @@ impl TableServer {
         let Some(worker) = self.workers.get_mut(&author) else { return };
         let to = author.sender;
         let first = worker.pending.keys().find_map(|change| match change {
-            Change::Added(sequence, _) => Some(*sequence),
+            Change::Numbered(sequence, _) => Some(*sequence),
             Change::Leased(_) => None,
         });
         let up_to =
@@ -495,7 +495,7 @@ impl TableServer {
 impl WorkerRecord {
     /// Records a change that `missing_at` replicas lack.
     fn record_change(&mut self, change: Change, missing_at: usize) {
-        if let Change::Added(sequence, _) = change {
+        if let Change::Numbered(sequence, _) = change {
             self.newest = self.newest.max(sequence);
         }
         if missing_at > 0 {

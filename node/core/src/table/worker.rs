@@ -274,9 +274,12 @@ impl TableWorker {
     /// The worker has ended: no other worker waits for it any more, and others compute the samples that it has not computed. Its later
     /// reads are answered when all workers have ended.
     pub fn finish(&mut self, out: &mut Outbox) {
-        self.leases.drop_unfinished();
-        self.push(out);
+        if self.leases.drop_unfinished() && self.atomicity == Atomicity::Clock {
+            // Another worker computes the samples of this clock.
+            self.changes.discard();
+        }
         self.leases.send_returned(&self.owners, out);
+        self.push(out);
         self.clock.get_or_insert(0);
         self.read_schedule = ReadSchedule::constant(ReadPolicy::Staleness(0));
         self.send_clock(out);
@@ -419,10 +422,9 @@ impl TableWorker {
 
     fn request_at(&mut self, chunk: usize, query: Query, min_clock: WorkerClock, out: &mut Outbox) -> u64 {
         let asked_at = self.progress();
-        let after = match query {
-            Query::Rows(_) => 0,
-            Query::Pull(_) | Query::Reduce(_) => self.changes.last_sequence(),
-        };
+        // The worker itself adds its own changes to rows of additive tables; for other reads, their owner needs them first.
+        let is_known = matches!(query, Query::Rows(_)) && self.owners.layout.table_of(chunk).is_additive();
+        let after = if is_known { 0 } else { self.changes.queue.last_of(chunk) };
         let read = PendingRead { chunk, query, min_clock, asked_at, after };
         self.reads.begin(&self.owners, read, out)
     }

@@ -100,3 +100,27 @@ fn changes_that_no_correct_worker_sends_are_refused_and_not_kept() {
     assert_eq!(out.len(), 2);
     assert_eq!(journal.kept[&worker(3)].whole.len(), 1);
 }
+
+/// If a worker is gone, several members may send its changes. They may lack different ones, which are safe.
+#[test]
+fn several_members_send_the_changes_of_a_worker_that_is_gone() {
+    let mut journal = journal(&[1, 2, 4]);
+    let mut out = Vec::new();
+    let mut tell = |journal: &mut Journal, from, message| journal.on_message(Rank(from), message, &mut out);
+    tell(&mut journal, 0, keep(3, 5, 0, false)).unwrap();
+    tell(&mut journal, 2, keep(3, 5, 0, false)).unwrap();
+    tell(&mut journal, 2, keep(3, 7, 1, true)).unwrap();
+    // What one of them does wrong does not concern the other.
+    assert_eq!(tell(&mut journal, 2, keep(3, 9, 1, false)), Ok(()));
+    assert_eq!(tell(&mut journal, 2, keep(3, 10, 0, false)), Err(TableError::OutOfOrder));
+    tell(&mut journal, 0, keep(3, 6, 1, true)).unwrap();
+    tell(&mut journal, 0, keep(3, 8, 0, true)).unwrap();
+    let kept: Vec<u64> = journal.kept[&worker(3)].whole.iter().map(|(change, _)| change.sequence).collect();
+    assert_eq!(kept, [5, 7, 8]);
+    for byte in 10..10 + JOURNAL_DEPARTED_MAX as u8 - 1 {
+        tell(&mut journal, 0, keep(byte, 1, 0, true)).unwrap();
+    }
+    let more = tell(&mut journal, 0, keep(200, 1, 0, true));
+    assert_eq!(more, Err(TableError::TooManyDeparted(JOURNAL_DEPARTED_MAX)));
+    assert!(!journal.kept.contains_key(&worker(200)));
+}

@@ -149,22 +149,20 @@ impl TableServer {
         self.settle_departed(out);
     }
 
-    /// Whether a request adds in a clock so far ahead that its chunk has no room for the addition until that clock is complete. This may be
-    /// so only from this owner's view: ticks of other workers may be on their way.
+    /// Whether a change has to wait: it adds in a clock so far ahead that its chunk has no room for the addition until that clock is complete,
+    /// or an earlier change waits for that. This may be so only from this owner's view: ticks of other workers may be on their way.
     pub(super) fn is_early(&self, from: Rank, request: &Request) -> bool {
-        let Some(TableChange { chunk, operation: Operation::Add { clock, .. }, .. }) = request.change()
-        else {
-            return false;
-        };
+        let Some(TableChange { chunk, operation, .. }) = request.change() else { return false };
         let (chunk, author) = (*chunk as usize, Author::of(from, request));
-        if self.store.layout().table_of(chunk).apply_mode != ApplyMode::PerClock {
-            return false;
-        }
         let is_its = |(sender, before): &(Rank, Request)| Author::of(*sender, before) == author;
         let waits = self.early.get(&chunk).is_some_and(|early| early.iter().any(is_its));
         if waits {
-            // A later addition must not be applied before an earlier one: the earlier one would then count as included.
+            // A later change must not be applied before an earlier one: the earlier one would then count as included.
             return true;
+        }
+        let Operation::Add { clock, .. } = operation else { return false };
+        if self.store.layout().table_of(chunk).apply_mode != ApplyMode::PerClock {
+            return false;
         }
         let least = match self.clock() {
             None => *clock,
@@ -212,6 +210,7 @@ impl TableServer {
                 self.waiting.push((worker, request));
             }
         }
+        self.settle_departed(out);
     }
 
     /// Applies the additions to a chunk in clocks that all workers have completed.

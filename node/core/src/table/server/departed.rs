@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use peergrad_protocol::Rank;
 use peergrad_protocol::limits::MEMBERS_MAX;
-use peergrad_protocol::table::WorkerId;
+use peergrad_protocol::table::{Request, WorkerId};
 
 use super::super::TableError;
 use super::super::lease_table;
@@ -12,13 +13,26 @@ use super::{ChunkDelta, Outbox, TableServer};
 
 impl TableServer {
     /// A member sends a change of a worker that is gone.
+    ///
+    /// # Errors
+    /// The chunk has changes of as many such workers as it has room for.
     pub(super) fn note_replay(&mut self, chunk: usize, worker: WorkerId) -> Result<(), TableError> {
         let replayed = self.replayed.entry(chunk).or_default();
-        if replayed.len() == MEMBERS_MAX && !replayed.contains(&worker) {
-            return Err(TableError::TooManyDeparted(MEMBERS_MAX));
+        if !replayed.contains(&worker) {
+            let is_gone = |known: &WorkerId| !self.replica_map.members.contains(known);
+            let known: BTreeSet<WorkerId> = self.store.workers(chunk).filter(is_gone).collect();
+            if !known.contains(&worker) && known.union(replayed).count() >= MEMBERS_MAX {
+                return Err(TableError::TooManyDeparted(MEMBERS_MAX));
+            }
+            replayed.insert(worker);
         }
-        replayed.insert(worker);
         Ok(())
+    }
+
+    /// Whether changes of workers that are gone wait for others' clocks.
+    fn has_early_replays(&self, chunk: usize) -> bool {
+        let is_replay = |(_, request): &(Rank, Request)| matches!(request, Request::Replay { .. });
+        self.early.get(&chunk).is_some_and(|early| early.iter().any(is_replay))
     }
 
     /// Once all members have sent their clocks, and with that all that they had kept of workers which are gone: forgets these workers'
@@ -30,10 +44,10 @@ impl TableServer {
         }
         let replica_map = Arc::clone(&self.replica_map);
         let is_there = |worker: &WorkerId| replica_map.members.contains(worker);
-        let (here, awaited) =
-            std::mem::take(&mut self.unsettled).into_iter().partition(|chunk| self.is_here(*chunk));
+        let is_complete = |chunk: &usize| self.is_here(*chunk) && !self.has_early_replays(*chunk);
+        let (here, awaited): (BTreeSet<usize>, BTreeSet<usize>) =
+            self.unsettled.iter().partition(|chunk| is_complete(chunk));
         self.unsettled = awaited;
-        let here: BTreeSet<usize> = here;
         for chunk in &here {
             let is_replayed = |worker: &WorkerId| {
                 self.replayed.get(chunk).is_some_and(|replayed| replayed.contains(worker))

@@ -47,13 +47,13 @@ struct InFlight {
 /// A change of a chunk by a worker, with its sequence number and chunk, or a lease that the worker gets, with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Change {
-    Added(u64, usize),
+    Numbered(u64, usize),
     Leased(u64),
 }
 
 impl Change {
     pub(super) fn chunk(self) -> usize {
-        if let Self::Added(_, chunk) = self { chunk } else { 0 }
+        if let Self::Numbered(_, chunk) = self { chunk } else { 0 }
     }
 }
 

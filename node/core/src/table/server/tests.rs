@@ -322,6 +322,27 @@ fn additions_that_wait_stay_in_order() {
     assert_eq!(read(&owner, &[0, 1]), [PENDING_CLOCKS_MAX as f32, 11.0]);
 }
 
+/// The report that a lease is done is a change of the first chunk, too: it must not overtake an addition that waits.
+#[test]
+fn a_completion_waits_for_an_earlier_addition() {
+    let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
+    request(&mut owner, OTHER, Request::Lease { lease_number: 1, samples: 5, may_wait: true });
+    for rank in [ME, OTHER] {
+        request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(1) });
+    }
+    let far = 2 + PER_CLOCK_STALENESS_MAX;
+    request(&mut owner, OTHER, add(1, far, &[0], &[1.0]));
+    request(&mut owner, OTHER, complete(2, 1));
+    let holds_lease = |owner: &mut TableServer| {
+        owner.store.lease_table_mut().outstanding.iter().any(|held| !held.leases.is_empty())
+    };
+    assert!(holds_lease(&mut owner));
+    for rank in [ME, OTHER] {
+        request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(far + 1) });
+    }
+    assert_eq!((read(&owner, &[0]), holds_lease(&mut owner)), (vec![1.0], false));
+}
+
 /// A rule is applied to all additions of a clock at once, including those for which there was no room before.
 #[test]
 fn a_waiting_addition_is_applied_with_the_rest_of_its_clock() {

@@ -17,7 +17,7 @@ impl TableServer {
         if let Some(change) = request.change() {
             let author = self.workers.entry(Author::of(from, request)).or_default();
             match result {
-                Ok(()) => author.record_change(Change::Added(change.sequence, change.chunk as usize), 1),
+                Ok(()) => author.record_change(Change::Numbered(change.sequence, change.chunk as usize), 1),
                 Err(_) => _ = author.refused.get_or_insert(change.sequence),
             }
         }

@@ -64,6 +64,11 @@ impl ChangeLog {
         sent + self.coalesced.get(&row).map_or(0.0, |added| added[number])
     }
 
+    /// Drops the additions that were not pushed.
+    pub(super) fn discard(&mut self) {
+        self.coalesced.clear();
+    }
+
     /// Adds to a row of a table with this rule.
     pub(super) fn add(&mut self, row: Row, added: &[f32], rule: &TableRule) {
         match self.coalesced.entry(row) {

@@ -17,7 +17,7 @@ pub struct HeldLeases {
     requested: Option<RequestedLease>,
     /// The response that has arrived and is not taken yet.
     next: Option<AcquiredLease>,
-    /// Each lease that was taken and is not complete, with the number of the last addition that it led to, once all of them are sent.
+    /// Each lease that was taken and is not complete, with the number of the last change that it led to, once all of them are sent.
     taken: VecDeque<(u64, Option<u64>)>,
     /// The lease of the clock in progress, whose additions are not complete yet.
     current: Option<u64>,
@@ -137,14 +137,16 @@ impl HeldLeases {
         (self.completed > before).then_some(self.completed)
     }
 
-    /// The worker has ended and computes no more samples.
-    pub(super) fn drop_unfinished(&mut self) {
+    /// The worker has ended and computes no more samples. Returns whether a clock with samples was in progress.
+    pub(super) fn drop_unfinished(&mut self) -> bool {
         // The lease of the clock in progress is not complete.
         self.taken.retain(|(number, _)| Some(*number) != self.current);
         let wanted = self.requested.take().map(|wanted| wanted.number);
         let next = self.next.take().map(|next| next.number);
-        let first = self.current.take().or(wanted).or(next).unwrap_or(self.count + 1);
+        let current = self.current.take();
+        let first = current.or(wanted).or(next).unwrap_or(self.count + 1);
         self.first_returned.get_or_insert(first);
+        current.is_some()
     }
 
     /// Tells the owner which leases other workers are to compute: when the worker ends, and in each view after that.

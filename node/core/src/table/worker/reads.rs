@@ -90,11 +90,13 @@ impl Reads {
         !self.pending.contains_key(&request)
     }
 
-    /// The progress that all workers must make before the next unanswered reads are answered, and the owners that answer these. `None` if
-    /// all reads are answered.
+    /// The progress that all workers must make before the next reads that were sent are answered, and the owners that answer these. `None` if
+    /// all of them are answered.
     pub(super) fn awaited(&self, owners: &Owners) -> Option<(WorkerClock, BTreeSet<Rank>)> {
-        let least = self.pending.values().map(|read| read.min_clock).min()?;
-        let next = self.pending.values().filter(|read| read.min_clock == least);
+        let held: BTreeSet<u64> = self.held.iter().map(|(_, number)| *number).collect();
+        let sent = || self.pending.iter().filter(|(number, _)| !held.contains(number)).map(|(_, read)| read);
+        let least = sent().map(|read| read.min_clock).min()?;
+        let next = sent().filter(|read| read.min_clock == least);
         Some((least, next.map(|read| owners.of(read.chunk)).collect()))
     }
 

@@ -1,5 +1,6 @@
 //! Tests of the requests that a worker repeats, message by message.
 
+use peergrad_protocol::cursor::Span;
 use peergrad_protocol::table::{JournalMessage, SampleLease, TableChange};
 use peergrad_protocol::{Incarnation, PeerId};
 
@@ -94,6 +95,27 @@ fn cached_rows_become_stale_even_if_all_other_workers_have_ended() {
         worker.catch_up(&mut out);
         assert_eq!(worker.clock(), clock);
         worker.tick(&mut out);
+    }
+}
+
+/// Another worker computes the samples of a clock in which a worker ends: what it has added in that clock would count twice.
+#[test]
+fn a_worker_that_ends_in_an_atomic_clock_adds_nothing() {
+    for (atomicity, words) in [(Atomicity::Clock, &[][..]), (Atomicity::Chunk, &["add 1 in 0"])] {
+        let mut worker = worker(atomicity);
+        let mut out = Vec::new();
+        worker.request_lease(5, &mut out);
+        let lease = SampleLease { epoch: 0, spans: vec![Span { start: 0, end: 5 }] };
+        let leased = Response::Leased { lease_number: 1, lease, trained: None };
+        worker.on_response(ME, leased, &mut out).unwrap();
+        worker.take_lease();
+        worker.add(0, &[1.0, 0.0]);
+        out.clear();
+        worker.finish(&mut out);
+        assert!(out.contains(&(ME, TableMessage::Request(Request::Return { first_lease: 1 }))), "{out:?}");
+        let sent: Vec<String> = sent(&mut out).into_iter().map(|(_, words)| words).collect();
+        assert_eq!(sent[..words.len()], *words, "{atomicity:?}: {sent:?}");
+        assert!(sent[words.len()..].iter().all(|words| words == "clock the end"), "{atomicity:?}: {sent:?}");
     }
 }
 
