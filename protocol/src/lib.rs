@@ -87,6 +87,8 @@
 //! | clock, tick | the number of iterations that a worker has completed; the message that says so |
 //! | staleness | how many clocks a worker may be ahead of the slowest one when it reads |
 //! | lease | samples that a worker is given to compute; they are returned if it is lost |
+//! | transaction | changes of one worker that are carried out together or not at all: as a rule, those of one clock |
+//! | journal, keeper | transactions of a worker that are not safe yet; another member that keeps them, and completes them if the worker is lost |
 //! | handover | a chunk on its way to its new owner |
 //!
 //! **Wire**

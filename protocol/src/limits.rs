@@ -95,7 +95,7 @@ pub const WAITING_REQUESTS_MAX: usize = 1 << 14;
 pub const WAITING_REQUEST_BYTES_MAX: usize = 1 << 30;
 /// Unacknowledged bytes beyond which a worker starts no clock.
 pub const UNACKNOWLEDGED_BYTES_MAX: usize = WAITING_REQUEST_BYTES_MAX / 4;
-/// Bytes of unacknowledged units beyond which a worker gives no further unit to the members that keep its journal.
+/// Bytes of unacknowledged transactions beyond which a worker gives no further transaction to the members that keep its journal.
 pub const JOURNAL_BYTES_MAX: usize = WAITING_REQUEST_BYTES_MAX / 2;
 /// Workers that are gone of which a member keeps changes that one other member has sent in a view.
 pub const JOURNAL_DEPARTED_MAX: usize = 64;

@@ -104,7 +104,7 @@ pub enum Atomicity {
     /// All additions of a clock, which are sent when it ends: other members keep them in a journal before owners get them. So each of them
     /// travels twice or more, and owners get them one round trip later. Each sample counts exactly once.
     ///
-    /// What a program sends before the end of the clock, by a push, a pull, a map or a reduction, is a unit of its own.
+    /// What a program sends before the end of the clock, by a push, a pull, a map or a reduction, is a transaction of its own.
     Clock,
     /// The additions to each chunk by themselves, which are sent when they are pushed. The samples of a lost worker's last clocks may count
     /// twice, in part or as a whole.

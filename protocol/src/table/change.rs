@@ -59,16 +59,16 @@ pub enum Map {
 /// worker's place.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum JournalMessage {
-    /// Keeps a change of the worker. Changes up to one that ends a unit are carried out together or not at all.
+    /// Keeps a change of the worker. Changes up to one that ends a transaction are carried out together or not at all.
     Keep {
         /// The worker that has made the change.
         worker: WorkerId,
         /// The change.
         change: TableChange,
-        /// Whether this is the last change of its unit.
-        ends_unit: bool,
+        /// Whether this is the last change of its transaction.
+        ends_transaction: bool,
     },
-    /// The worker's changes up to this number, which ends a unit, are kept.
+    /// The worker's changes up to this number, which ends a transaction, are kept.
     Kept {
         /// The worker.
         worker: WorkerId,

@@ -369,7 +369,7 @@ fn tables() -> Vec<Sample> {
             TableMessage::Journal(JournalMessage::Keep {
                 worker: worker_id(),
                 change: change(Operation::Map(Map::Scale { by: 2.0, column: 1 })),
-                ends_unit: true,
+                ends_transaction: true,
             }),
         ),
         ("table_kept", TableMessage::Journal(JournalMessage::Kept { worker: worker_id(), up_to: 300 })),

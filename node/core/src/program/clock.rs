@@ -134,8 +134,9 @@ impl Clock {
 
     /// Sends all additions so far, of this clock and earlier ones. Done when they would survive the loss of their owners.
     ///
-    /// If clocks are [atomic](crate::table::Atomicity::Clock), these additions are a unit of their own: if this worker is lost before the
-    /// clock ends, they stay in, and another worker computes its samples again. [`commit`](Self::commit) sends them together with the end.
+    /// If clocks are [atomic](crate::table::Atomicity::Clock), these additions are a transaction of their own: if this worker is lost before
+    /// the clock ends, they stay in, and another worker computes its samples again. [`commit`](Self::commit) sends them together with the
+    /// end.
     pub fn push(&self) -> Pending<()> {
         self.operate(TableOperation::Push)
     }

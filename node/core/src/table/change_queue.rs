@@ -1,9 +1,9 @@
 //! The change queue: the changes of one worker, in order, from when they are made until they are safe at their owners.
 //!
-//! # Units
-//! Changes that belong together are a *unit*. If the queue has a journal, the members that keep it get a whole unit first. Its changes are
-//! *released*, which means sent to their owners, once all keepers have it. So if the worker is lost, either no owner has any of them, or
-//! a keeper has all of them and sends them in the worker's place. Owners apply each only once, also if several members send it.
+//! # Transactions
+//! Changes that belong together are a *transaction*. If the queue has a journal, the members that keep it get a whole transaction first. Its
+//! changes are *released*, which means sent to their owners, once all keepers have it. So if the worker is lost, either no owner has any of
+//! them, or a keeper has all of them and sends them in the worker's place. Owners apply each only once, also if several members send it.
 //!
 //! Without a journal, each change is sent at once.
 
@@ -33,8 +33,8 @@ pub(super) struct ChangeQueue {
     keepers: BTreeMap<Rank, u64>,
     /// The changes up to this number were sent to the keepers in this view.
     sent_to_keepers: u64,
-    /// The units that were sent to the keepers and that they were not told to forget: the number of each, and its bytes.
-    kept_units: VecDeque<(u64, usize)>,
+    /// The transactions that were sent to the keepers and that they were not told to forget: the number of each, and its bytes.
+    kept_transactions: VecDeque<(u64, usize)>,
     /// The number of the last change before this view, if some up to it are not acknowledged: keepers of earlier views may have them.
     before_view: Option<u64>,
 }
@@ -45,15 +45,15 @@ pub(super) struct QueuedChange {
     pub(super) change: TableChange,
     /// The worker's clock in which it was made.
     clock: u64,
-    /// The number of the last change of its unit.
-    unit: u64,
+    /// The number of the last change of its transaction.
+    transaction: u64,
 }
 
 impl ChangeQueue {
-    /// The changes that a worker which is gone has made, with the units that they belong to. They are in the order of their numbers.
+    /// The changes that a worker which is gone has made, with the transactions that they belong to. They are in the order of their numbers.
     pub(super) fn of_departed(worker: WorkerId, changes: impl Iterator<Item = (TableChange, u64)>) -> Self {
         let entries: VecDeque<QueuedChange> =
-            changes.map(|(change, unit)| QueuedChange { change, clock: 0, unit }).collect();
+            changes.map(|(change, transaction)| QueuedChange { change, clock: 0, transaction }).collect();
         Self {
             departed: Some(worker),
             last: entries.back().map_or(0, |entry| entry.change.sequence),
@@ -63,9 +63,9 @@ impl ChangeQueue {
         }
     }
 
-    /// Its changes that are not acknowledged, with the units that they belong to.
+    /// Its changes that are not acknowledged, with the transactions that they belong to.
     pub(super) fn into_changes(self) -> impl Iterator<Item = (TableChange, u64)> {
-        self.entries.into_iter().map(|entry| (entry.change, entry.unit))
+        self.entries.into_iter().map(|entry| (entry.change, entry.transaction))
     }
 
     /// The changes that are not acknowledged, in order.
@@ -125,7 +125,7 @@ impl ChangeQueue {
     pub(super) fn enter(&mut self, owners: &Owners, keepers: impl Iterator<Item = Rank>, out: &mut Outbox) {
         self.released = 0;
         self.sent_to_keepers = 0;
-        self.kept_units.clear();
+        self.kept_transactions.clear();
         self.keepers = keepers.map(|rank| (rank, 0)).collect();
         self.before_view = Some(self.last);
         self.forget(owners, out);
@@ -133,19 +133,19 @@ impl ChangeQueue {
         self.release(owners, out);
     }
 
-    /// Records a unit of changes that are made in this clock, each with its chunk.
+    /// Records a transaction of changes that are made in this clock, each with its chunk.
     pub(super) fn record(
         &mut self,
         clock: u64,
-        unit: Vec<(usize, Operation)>,
+        transaction: Vec<(usize, Operation)>,
         owners: &Owners,
         out: &mut Outbox,
     ) {
-        let end = self.last + unit.len() as u64;
-        for (chunk, operation) in unit {
+        let end = self.last + transaction.len() as u64;
+        for (chunk, operation) in transaction {
             self.last += 1;
             let change = TableChange { sequence: self.last, chunk: chunk as u32, operation };
-            let entry = QueuedChange { change, clock, unit: end };
+            let entry = QueuedChange { change, clock, transaction: end };
             self.bytes += entry.bytes();
             self.entries.push_back(entry);
         }
@@ -153,30 +153,31 @@ impl ChangeQueue {
         self.release(owners, out);
     }
 
-    /// Sends the next units to the keepers of the journal, as far as these have room.
+    /// Sends the next transactions to the keepers of the journal, as far as these have room.
     fn send_to_keepers(&mut self, owners: &Owners, out: &mut Outbox) {
         if self.keepers.is_empty() {
             return;
         }
         let worker = self.worker(owners);
         let first = self.entries.partition_point(|entry| entry.change.sequence <= self.sent_to_keepers);
-        let mut kept_bytes: usize = self.kept_units.iter().map(|(_, bytes)| bytes).sum();
+        let mut kept_bytes: usize = self.kept_transactions.iter().map(|(_, bytes)| bytes).sum();
         for at in first..self.entries.len() {
-            let QueuedChange { change, unit, .. } = &self.entries[at];
-            if self.kept_units.back().is_none_or(|(last, _)| last != unit) {
+            let QueuedChange { change, transaction, .. } = &self.entries[at];
+            if self.kept_transactions.back().is_none_or(|(last, _)| last != transaction) {
                 if kept_bytes > JOURNAL_BYTES_MAX {
                     break;
                 }
-                self.kept_units.push_back((*unit, 0));
+                self.kept_transactions.push_back((*transaction, 0));
             }
-            // The last change of a unit may be acknowledged before others.
-            let ends_unit = self.entries.get(at + 1).is_none_or(|next| next.unit != *unit);
+            // The last change of a transaction may be acknowledged before others.
+            let ends_transaction =
+                self.entries.get(at + 1).is_none_or(|next| next.transaction != *transaction);
             for rank in self.keepers.keys() {
-                let keep = JournalMessage::Keep { worker, change: change.clone(), ends_unit };
+                let keep = JournalMessage::Keep { worker, change: change.clone(), ends_transaction };
                 out.push((*rank, TableMessage::Journal(keep)));
             }
             kept_bytes += change.bytes();
-            self.kept_units.back_mut().expect("it has a unit by now").1 += change.bytes();
+            self.kept_transactions.back_mut().expect("it has a transaction by now").1 += change.bytes();
             self.sent_to_keepers = change.sequence;
         }
     }
@@ -234,14 +235,14 @@ impl ChangeQueue {
         self.forget(owners, out);
     }
 
-    /// Tells the keepers which whole units they may forget; and all members, once all changes from before this view are safe.
+    /// Tells the keepers which whole transactions they may forget; and all members, once all changes from before this view are safe.
     fn forget(&mut self, owners: &Owners, out: &mut Outbox) {
         if self.keepers.is_empty() {
             return;
         }
-        let first_unsafe = self.entries.front().map_or(u64::MAX, |entry| entry.unit);
-        let safe = self.kept_units.partition_point(|(unit, _)| *unit < first_unsafe);
-        let are_safe = self.kept_units.drain(..safe).count() > 0;
+        let first_unsafe = self.entries.front().map_or(u64::MAX, |entry| entry.transaction);
+        let safe = self.kept_transactions.partition_point(|(transaction, _)| *transaction < first_unsafe);
+        let are_safe = self.kept_transactions.drain(..safe).count() > 0;
         let up_to = self.acknowledged_up_to();
         let forget = JournalMessage::Forget { worker: self.worker(owners), up_to };
         let message = |rank: Rank| (rank, TableMessage::Journal(forget.clone()));

@@ -1,9 +1,9 @@
-//! The journal: changes of other members' workers that this member keeps until they are safe. So all changes of a unit are carried out or
-//! none, also if the worker is lost.
+//! The journal: changes of other members' workers that this member keeps until they are safe. So all changes of a transaction are carried out
+//! or none, also if the worker is lost.
 //!
 //! ```text
 //! worker                         keepers of its journal          owners
-//!   a unit of changes      -->     keep it
+//!   a transaction          -->     keep it
 //!                          <--     kept
 //!   changes                ---------------------------------->     apply each once
 //!                          <----------------------------------     acknowledge it, once replicas have it
@@ -12,15 +12,15 @@
 //! The keepers of a worker's journal are a function of the view: as many members as a chunk has replicas besides its owner.
 //!
 //! # If the worker is lost
-//! In the next view, each member that has kept whole units of the worker takes its place: it gives them to those who are keepers now, and
-//! then sends them to their owners. All of this comes before its own clock. So once all members have sent their clocks, an owner has all
-//! changes of workers that are gone. What a keeper has of an incomplete unit is dropped: no owner has any of it.
+//! In the next view, each member that has kept whole transactions of the worker takes its place: it gives them to those who are keepers now,
+//! and then sends them to their owners. All of this comes before its own clock. So once all members have sent their clocks, an owner has all
+//! changes of workers that are gone. What a keeper has of an incomplete transaction is dropped: no owner has any of it.
 //!
 //! # Invariants
-//! - A member that has a unit has all earlier units of that worker which are not safe. So owners may ignore a change with a lower number
-//!   than the last one: they have it.
-//! - As the state of a chunk, a unit in progress survives the loss of all but one of the members that have it. If its worker and all its
-//!   keepers are lost, or leave, before others have it, it may be carried out in part. A chunk without a second holder has no journal.
+//! - A member that has a transaction has all earlier transactions of that worker which are not safe. So owners may ignore a change with a
+//!   lower number than the last one: they have it.
+//! - As the state of a chunk, a transaction in progress survives the loss of all but one of the members that have it. If its worker and all
+//!   its keepers are lost, or leave, before others have it, it may be carried out in part. A chunk without a second holder has no journal.
 //! - A member speaks only for its own worker and for workers that are gone. For the latter, the others trust it as they trust an owner.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -50,20 +50,20 @@ pub struct Journal {
 /// The changes of one worker.
 #[derive(Default)]
 struct KeptChanges {
-    /// The changes of whole units, in order, each with the number of the last change of its unit.
+    /// The changes of whole transactions, in order, each with the number of the last change of its transaction.
     whole: VecDeque<(TableChange, u64)>,
-    /// The number of the last change of the last whole unit.
+    /// The number of the last change of the last whole transaction.
     whole_up_to: u64,
-    /// For each member that sends changes of this worker, those of the unit that is not whole yet. If the worker is gone, these may be
+    /// For each member that sends changes of this worker, those of the transaction that is not whole yet. If the worker is gone, these may be
     /// several members.
-    open: BTreeMap<Rank, OpenUnit>,
+    open: BTreeMap<Rank, OpenTransaction>,
     /// The bytes of all these changes.
     bytes: usize,
 }
 
-/// A unit that is not whole yet.
+/// A transaction that is not whole yet.
 #[derive(Default)]
-struct OpenUnit {
+struct OpenTransaction {
     /// Its changes so far.
     changes: Vec<TableChange>,
     /// Whether a change was refused in this view: then none that follow can be kept.
@@ -94,12 +94,14 @@ impl Journal {
         let departed: BTreeMap<WorkerId, KeptChanges> = departed;
         for (worker, kept) in departed {
             let before = self.replays.remove(&worker).into_iter().flat_map(ChangeQueue::into_changes);
-            let changes: BTreeMap<u64, (TableChange, u64)> =
-                before.chain(kept.whole).map(|(change, unit)| (change.sequence, (change, unit))).collect();
-            // Two copies of a unit may lack different changes, which are safe: then its last change is another one.
+            let changes: BTreeMap<u64, (TableChange, u64)> = before
+                .chain(kept.whole)
+                .map(|(change, transaction)| (change.sequence, (change, transaction)))
+                .collect();
+            // Two copies of a transaction may lack different changes, which are safe: then its last change is another one.
             let mut end = 0;
-            let changes = changes.into_values().map(|(change, unit)| {
-                end = if change.sequence <= end { unit.max(end) } else { unit };
+            let changes = changes.into_values().map(|(change, transaction)| {
+                end = if change.sequence <= end { transaction.max(end) } else { transaction };
                 (change, end)
             });
             self.replays.insert(worker, ChangeQueue::of_departed(worker, changes));
@@ -139,8 +141,8 @@ impl Journal {
         out: &mut Outbox,
     ) -> Result<(), TableError> {
         match message {
-            JournalMessage::Keep { worker, change, ends_unit } => {
-                self.keep(from, worker, change, ends_unit, out)?;
+            JournalMessage::Keep { worker, change, ends_transaction } => {
+                self.keep(from, worker, change, ends_transaction, out)?;
             }
             JournalMessage::Kept { worker, up_to } => {
                 if let Some(queue) = self.replays.get_mut(&worker) {
@@ -172,7 +174,7 @@ impl Journal {
         from: Rank,
         worker: WorkerId,
         change: TableChange,
-        ends_unit: bool,
+        ends_transaction: bool,
         out: &mut Outbox,
     ) -> Result<(), TableError> {
         self.check_sender(from, &worker)?;
@@ -185,8 +187,8 @@ impl Journal {
             departed.insert(worker);
         }
         let (kept, sequence) = (self.kept.entry(worker).or_default(), change.sequence);
-        kept.add(from, change, ends_unit)?;
-        if ends_unit {
+        kept.add(from, change, ends_transaction)?;
+        if ends_transaction {
             let kept = JournalMessage::Kept { worker, up_to: sequence };
             out.push((from, TableMessage::Journal(kept)));
         }
@@ -206,17 +208,17 @@ impl KeptChanges {
     ///
     /// # Errors
     /// It does not follow the one before, or too many bytes are kept for this worker.
-    fn add(&mut self, from: Rank, change: TableChange, ends_unit: bool) -> Result<(), TableError> {
+    fn add(&mut self, from: Rank, change: TableChange, ends_transaction: bool) -> Result<(), TableError> {
         let open = self.open.entry(from).or_default();
         if change.sequence <= self.whole_up_to {
-            // Another member has sent the unit.
+            // Another member has sent the transaction.
             self.bytes -= open.changes.drain(..).map(|change| change.bytes()).sum::<usize>();
             return Ok(());
         }
-        // A unit has at most one change of each chunk, and ends with that of leases: so its size is bounded by that of the tables.
+        // A transaction has at most one change of each chunk, and ends with that of leases: so its size is bounded by that of the tables.
         let is_completion = matches!(change.operation, Operation::Complete { .. });
         let follows = open.changes.last().is_none_or(|last| {
-            let is_in_order = change.chunk > last.chunk || (is_completion && ends_unit);
+            let is_in_order = change.chunk > last.chunk || (is_completion && ends_transaction);
             change.sequence > last.sequence && is_in_order
         });
         let is_too_much = open.changes.is_empty() && self.bytes > WAITING_REQUEST_BYTES_MAX;
@@ -227,27 +229,27 @@ impl KeptChanges {
                 false => TableError::OutOfOrder,
             });
         }
-        let unit = change.sequence;
+        let transaction = change.sequence;
         self.bytes += change.bytes();
         open.changes.push(change);
-        if ends_unit {
+        if ends_transaction {
             let changes = std::mem::take(&mut open.changes);
             let (news, known): (Vec<_>, Vec<_>) =
                 changes.into_iter().partition(|change| change.sequence > self.whole_up_to);
             self.bytes -= known.iter().map(TableChange::bytes).sum::<usize>();
-            self.whole.extend(news.into_iter().map(|change| (change, unit)));
-            self.whole_up_to = unit;
+            self.whole.extend(news.into_iter().map(|change| (change, transaction)));
+            self.whole_up_to = transaction;
         }
         Ok(())
     }
 
     /// The changes up to this number are safe.
     fn forget(&mut self, up_to: u64) {
-        let safe = self.whole.partition_point(|(_, unit)| *unit <= up_to);
+        let safe = self.whole.partition_point(|(_, transaction)| *transaction <= up_to);
         self.bytes -= self.whole.drain(..safe).map(|(change, _)| change.bytes()).sum::<usize>();
     }
 
-    /// A view begins: the rest of an incomplete unit never comes, or all of it comes again.
+    /// A view begins: the rest of an incomplete transaction never comes, or all of it comes again.
     fn drop_open(&mut self) {
         let open = std::mem::take(&mut self.open).into_values().flat_map(|open| open.changes);
         self.bytes -= open.map(|change| change.bytes()).sum::<usize>();

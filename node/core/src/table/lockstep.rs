@@ -186,7 +186,8 @@ impl Swarm {
         }
     }
 
-    /// Whether all chunks and the units of changes in progress are at another member too. With two replicas, one member may die at a time.
+    /// Whether all chunks and the transactions of changes in progress are at another member too. With two replicas, one member may die at a
+    /// time.
     fn can_spare(&self, name: WorkerId) -> bool {
         let peer = &self.peers[&name];
         if !peer.is_kept() || !peer.journal.is_settled() {

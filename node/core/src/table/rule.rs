@@ -82,8 +82,8 @@ impl TableRule {
         }
     }
 
-    /// Changes a row by an addition, unless a number would overflow and ruin the shared values. Returns whether the row has changed. `room` is
-    /// memory for a row. `numbers` are the values of the row and its moments.
+    /// Changes a row by an addition, unless a number would overflow and ruin the shared values. Returns whether the row has changed. `room`
+    /// is memory for a row. `numbers` are the values of the row and its moments.
     pub(super) fn apply(
         &self,
         numbers: &mut [f32],

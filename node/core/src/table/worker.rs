@@ -246,14 +246,14 @@ impl TableWorker {
         out.extend(ranks.map(|rank| (rank, TableMessage::Request(request()))));
     }
 
-    /// Ends the clock. If the additions of a clock are atomic, they are sent now, as one unit that also completes the clock's lease.
+    /// Ends the clock. If the additions of a clock are atomic, they are sent now, as one transaction that also completes the clock's lease.
     pub fn tick(&mut self, out: &mut Outbox) {
         let (clock, lease) = (self.clock(), self.leases.end_clock());
         if self.atomicity == Atomicity::Clock {
             let completion = lease.map(|last_lease| (0, Operation::Complete { last_lease }));
-            let mut unit = self.changes.take_coalesced(clock, &self.owners.layout);
-            unit.extend(completion);
-            self.send_unit(clock, unit, out);
+            let mut transaction = self.changes.take_coalesced(clock, &self.owners.layout);
+            transaction.extend(completion);
+            self.send_transaction(clock, transaction, out);
         }
         self.clock = Some((clock + 1).min(STEPS_MAX));
         if self.changes.is_pushed() {
@@ -305,8 +305,8 @@ impl TableWorker {
 
     /// Sends the additions that were not pushed yet.
     pub fn push(&mut self, out: &mut Outbox) {
-        let unit = self.changes.take_coalesced(self.clock(), &self.owners.layout);
-        self.send_unit(self.clock(), unit, out);
+        let transaction = self.changes.take_coalesced(self.clock(), &self.owners.layout);
+        self.send_transaction(self.clock(), transaction, out);
         self.close_leases(out);
     }
 
@@ -326,14 +326,14 @@ impl TableWorker {
             self.invalidate(chunk);
             self.reads.note_map(chunk, sequence);
         }
-        let unit = chunks.clone().map(|chunk| (chunk, Operation::Map(map))).collect();
-        self.send_unit(self.clock(), unit, out);
+        let transaction = chunks.clone().map(|chunk| (chunk, Operation::Map(map))).collect();
+        self.send_transaction(self.clock(), transaction, out);
         self.reads.repeat_answered(&self.owners, &chunks, out);
         self.leases.close(self.changes.last_sequence());
     }
 
-    fn send_unit(&mut self, clock: u64, unit: Vec<(usize, Operation)>, out: &mut Outbox) {
-        self.changes.queue.record(clock, unit, &self.owners, out);
+    fn send_transaction(&mut self, clock: u64, transaction: Vec<(usize, Operation)>, out: &mut Outbox) {
+        self.changes.queue.record(clock, transaction, &self.owners, out);
         self.after_release(out);
     }
 
@@ -361,7 +361,7 @@ impl TableWorker {
     fn report_completed(&mut self, out: &mut Outbox) {
         let completed = self.leases.complete(self.changes.acknowledged_up_to());
         if let Some(last_lease) = completed.filter(|_| self.atomicity == Atomicity::Chunk) {
-            self.send_unit(self.clock(), vec![(0, Operation::Complete { last_lease })], out);
+            self.send_transaction(self.clock(), vec![(0, Operation::Complete { last_lease })], out);
         }
     }
 

@@ -27,11 +27,11 @@ fn journal(members: &[u8]) -> Journal {
     journal
 }
 
-fn keep(byte: u8, sequence: u64, chunk: u32, ends_unit: bool) -> JournalMessage {
+fn keep(byte: u8, sequence: u64, chunk: u32, ends_transaction: bool) -> JournalMessage {
     let rows =
         Rows { indices: RowSet::range(u64::from(chunk) * 16..u64::from(chunk) * 16 + 1), values: vec![1.0] };
     let change = TableChange { sequence, chunk, operation: Operation::Add { clock: 0, rows } };
-    JournalMessage::Keep { worker: worker(byte), change, ends_unit }
+    JournalMessage::Keep { worker: worker(byte), change, ends_transaction }
 }
 
 /// The numbers of the changes that are sent to their owner in the place of a worker.
@@ -47,8 +47,8 @@ fn replayed(out: &mut Outbox) -> Vec<u64> {
 fn whole_units_of_a_lost_worker_are_sent_in_its_place_after_other_keepers_have_them() {
     let mut journal = journal(&[1, 2, 3, 4]);
     let mut out = Vec::new();
-    for (sequence, chunk, ends_unit) in [(1, 0, false), (2, 1, true), (3, 0, true), (4, 0, false)] {
-        journal.on_message(Rank(2), keep(3, sequence, chunk, ends_unit), &mut out).unwrap();
+    for (sequence, chunk, ends_transaction) in [(1, 0, false), (2, 1, true), (3, 0, true), (4, 0, false)] {
+        journal.on_message(Rank(2), keep(3, sequence, chunk, ends_transaction), &mut out).unwrap();
     }
     let kept = |up_to| (Rank(2), TableMessage::Journal(JournalMessage::Kept { worker: worker(3), up_to }));
     assert_eq!(out, [kept(2), kept(3)]);
@@ -85,7 +85,7 @@ fn changes_that_no_correct_worker_sends_are_refused_and_not_kept() {
     ] {
         assert_eq!(journal.on_message(Rank(2), message, &mut out), Err(error));
     }
-    // A unit that has a chunk twice could be of any size.
+    // A transaction that has a chunk twice could be of any size.
     journal.on_message(Rank(2), keep(3, 1, 1, false), &mut out).unwrap();
     for (sequence, chunk) in [(1, 1), (2, 1), (3, 0), (4, 1)] {
         let refused = journal.on_message(Rank(2), keep(3, sequence, chunk, true), &mut out);

@@ -147,8 +147,8 @@ fn sent(out: &mut Outbox) -> Vec<(Rank, String)> {
         }
         TableMessage::Request(Request::Tick { clock }) => Some(format!("clock {clock}")),
         TableMessage::Request(Request::Reduce { .. }) => Some("reduce".to_owned()),
-        TableMessage::Journal(JournalMessage::Keep { change, ends_unit, .. }) => {
-            Some(format!("keep {}{}", change.sequence, if ends_unit { ", the last" } else { "" }))
+        TableMessage::Journal(JournalMessage::Keep { change, ends_transaction, .. }) => {
+            Some(format!("keep {}{}", change.sequence, if ends_transaction { ", the last" } else { "" }))
         }
         TableMessage::Journal(JournalMessage::Forget { up_to, .. }) => Some(format!("forget {up_to}")),
         _ => None,
@@ -167,7 +167,7 @@ fn the_additions_of_an_atomic_clock_go_to_the_journal_first() {
     worker.on_response(ME, leased(1), &mut out).unwrap();
     worker.take_lease();
     out.clear();
-    // The first unit is a map, in the middle of the clock.
+    // The first transaction is a map, in the middle of the clock.
     worker.map(0..2, Map::Scale { by: 2.0, column: 0 }, &mut out);
     let number = worker.reduce(0..1, Reduce::L1Norm(0), &mut out);
     worker.add(0, &[1.0, 0.0]);
@@ -187,7 +187,7 @@ fn the_additions_of_an_atomic_clock_go_to_the_journal_first() {
     let adds = [(ME, "add 3 in 0".to_owned()), (OTHER, "add 4 in 1".to_owned())];
     assert_eq!(sent(&mut out), [&adds[..], &[clock(ME), clock(OTHER)]].concat());
     assert!(!worker.has_all(&number) && worker.awaited_keepers().is_none());
-    // A whole unit is forgotten at a time.
+    // A whole transaction is forgotten at a time.
     let acknowledged = |up_to| Response::Acknowledged { up_to };
     worker.on_response(ME, acknowledged(3), &mut out).unwrap();
     assert_eq!(sent(&mut out), []);
