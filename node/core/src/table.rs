@@ -48,6 +48,7 @@ pub mod journal;
 pub mod lease_table;
 #[cfg(test)]
 mod lockstep;
+pub mod member;
 mod owners;
 mod rule;
 pub mod server;

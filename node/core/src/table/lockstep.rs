@@ -4,14 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use peergrad_protocol::table::{JournalMessage, Response, Row, RowSet, Rows, TableMessage, WorkerId};
+use peergrad_protocol::table::{Row, RowSet, Rows, TableMessage, WorkerId};
 use peergrad_protocol::{Incarnation, PeerId, Rank};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::journal::Journal;
 use super::lease_table::LeasePolicy;
-use super::server::{Outbox, ReplicaMap, TableServer, ViewHandover};
+use super::member::{Backlog, TableMember};
+use super::server::{Outbox, ReplicaMap, ViewHandover};
 use super::store::TableStore;
 use super::worker::{ReadPolicy, ReadSchedule, TableWorker, WorkerStart};
 use super::{ApplyMode, Atomicity, Init, Table, TableLayout, TableRule};
@@ -36,9 +37,7 @@ fn layout(apply_mode: ApplyMode) -> Arc<TableLayout> {
 }
 
 struct Peer {
-    worker: TableWorker,
-    server: TableServer,
-    journal: Journal,
+    member: TableMember,
     /// The number of the worker's last change before this view, if some keeper of its changes may have been lost.
     unkept_up_to: Option<u64>,
     /// The rows and requests that the worker waits for; `None` between clocks.
@@ -116,7 +115,7 @@ impl Swarm {
         for chunk in 0..CHUNKS {
             let holders = self.holders(&members, chunk);
             let view_number = |name: &WorkerId| {
-                self.peers.get(name).and_then(|peer| peer.server.store().view_number(chunk))
+                self.peers.get(name).and_then(|peer| peer.member.server().store().view_number(chunk))
             };
             let was_to = |name: &WorkerId| {
                 let before = self.replica_map.members.iter().position(|it| it == name).map(Rank::from_index);
@@ -145,7 +144,8 @@ impl Swarm {
                 let known = self.lost.entry(row).or_default();
                 *known = (
                     known.0 + added,
-                    known.1 + added - peer.worker.changes().unacknowledged(&self.layout, row, 0) as u64,
+                    known.1 + added
+                        - peer.member.worker.changes().unacknowledged(&self.layout, row, 0) as u64,
                 );
             }
         }
@@ -155,11 +155,12 @@ impl Swarm {
         for (rank, name) in replica_map.members.clone().into_iter().enumerate() {
             let me = Rank::from_index(rank);
             let mut may_lack_keepers = has_lost;
-            let (handover, mut worker, mut journal, wants, added) = match self.peers.remove(&name) {
+            let (mut member, handover, wants, added) = match self.peers.remove(&name) {
                 Some(peer) => {
                     may_lack_keepers |= !peer.is_kept();
-                    let Peer { worker, server, journal, wants, added, .. } = peer;
-                    (server.leave(), worker, journal, wants, added)
+                    let Peer { mut member, wants, added, .. } = peer;
+                    let handover = member.leave();
+                    (member, handover, wants, added)
                 }
                 None => {
                     let mut store = TableStore::new(Arc::clone(&self.layout));
@@ -167,19 +168,16 @@ impl Swarm {
                     mine.filter(|_| is_first).for_each(|chunk| store.create_chunk(chunk, &Rows::default()));
                     let start = if is_first { WorkerStart::WithRun } else { WorkerStart::Late };
                     let schedule = ReadSchedule::constant(self.read_policy);
-                    let worker = TableWorker::new(Arc::clone(&self.layout), schedule, self.atomicity, start);
-                    let journal = Journal::new(Arc::clone(&self.layout));
-                    (ViewHandover::new(store), worker, journal, None, BTreeMap::new())
+                    let layout = || Arc::clone(&self.layout);
+                    let worker = TableWorker::new(layout(), schedule, self.atomicity, start);
+                    let member = TableMember::new(worker, Journal::new(layout()));
+                    (member, ViewHandover::new(store), None, BTreeMap::new())
                 }
             };
             let mut out = Vec::new();
-            let server =
-                TableServer::enter(me, Arc::clone(&replica_map), LeasePolicy::default(), handover, &mut out);
-            journal.enter(me, Arc::clone(&replica_map), &mut out);
-            worker.enter(me, Arc::clone(&replica_map), &mut out);
-            let unkept_up_to = may_lack_keepers.then(|| worker.changes().last_sequence());
-            let mut peer = Peer { worker, server, journal, unkept_up_to, wants, added };
-            peer.announce_clock(&mut out);
+            let unkept_up_to = may_lack_keepers.then(|| member.worker.changes().last_sequence());
+            member.enter(me, &replica_map, LeasePolicy::default(), handover, &mut out);
+            let peer = Peer { member, unkept_up_to, wants, added };
             self.peers.insert(name, peer);
             self.replica_map = Arc::clone(&replica_map);
             self.post(me, out);
@@ -190,12 +188,12 @@ impl Swarm {
     /// time.
     fn can_spare(&self, name: WorkerId) -> bool {
         let peer = &self.peers[&name];
-        if !peer.is_kept() || !peer.journal.is_settled() {
+        if !peer.is_kept() || !peer.member.journal().is_settled() {
             return false;
         }
         let worth = |other: &WorkerId, chunk: usize| {
             let is_other = |rank: &Rank| self.replica_map.members[rank.index()] == *other;
-            let view_number = self.peers[other].server.store().view_number(chunk)?;
+            let view_number = self.peers[other].member.server().store().view_number(chunk)?;
             Some((view_number, self.replica_map.holders[chunk].iter().any(is_other)))
         };
         let is_spared = |chunk: usize| {
@@ -239,28 +237,9 @@ impl Swarm {
         assert!(message.is_valid(), "{message:?}");
         let mut out = Vec::new();
         let peer = self.peer(to);
-        match message {
-            TableMessage::Request(request) => peer.server.on_request(from, request, &mut out).unwrap(),
-            TableMessage::Response(Response::ReplayAcknowledged { worker, up_to }) => {
-                peer.journal.on_acknowledged(from, worker, up_to, &mut out);
-            }
-            TableMessage::Response(response) => peer.worker.on_response(from, response, &mut out).unwrap(),
-            TableMessage::Journal(JournalMessage::Kept { worker, up_to }) if worker == peer.worker.id() => {
-                peer.worker.on_kept(from, up_to, &mut out);
-            }
-            TableMessage::Journal(message) => {
-                peer.journal.on_message(from, message, &mut out).unwrap();
-                peer.announce_clock(&mut out);
-            }
-            TableMessage::Handover(chunk) => peer.server.on_handover(from, &chunk, &mut out).unwrap(),
-            TableMessage::ReplicaUpdate(update) => {
-                peer.server.on_replica_update(from, &update, &mut out).unwrap()
-            }
-            TableMessage::ReplicaAck(number) => peer.server.on_replica_ack(from, number, &mut out),
-            TableMessage::Replicated(chunks) => _ = peer.server.on_replicated(from, &chunks),
-        }
-        for rank in peer.server.ready() {
-            while peer.server.answer_ready(rank, &mut out) {}
+        peer.member.on_message(from, message, Backlog::Small, &mut out).unwrap();
+        for rank in peer.member.server().ready() {
+            while peer.member.server_mut().answer_ready(rank, &mut out) {}
         }
         self.post(to, out);
     }
@@ -268,14 +247,14 @@ impl Swarm {
     fn can_go_on(&self, rank: Rank, clocks: u64) -> bool {
         let peer = &self.peers[&self.replica_map.members[rank.index()]];
         match &peer.wants {
-            Some((_, requests)) => peer.worker.has_all(requests),
-            None => peer.worker.clock() < clocks,
+            Some((_, requests)) => peer.member.worker.has_all(requests),
+            None => peer.member.worker.clock() < clocks,
         }
     }
 
     /// The worker begins or ends a clock.
     fn work(&mut self, rank: Rank) {
-        let slowest = self.peers.values().map(|peer| peer.worker.clock()).min().unwrap();
+        let slowest = self.peers.values().map(|peer| peer.member.worker.clock()).min().unwrap();
         let rows: BTreeSet<Row> = (0..4).map(|_| self.draw(ROWS as usize) as Row).collect();
         let rows: RowSet = rows.into_iter().collect();
         let (mut out, atomicity) = (Vec::new(), self.atomicity);
@@ -283,25 +262,25 @@ impl Swarm {
         let peer = self.peer(rank);
         match peer.wants.take() {
             None => {
-                let requests = peer.worker.fetch(&rows, &mut out);
+                let requests = peer.member.worker.fetch(&rows, &mut out);
                 peer.wants = Some((rows, requests));
             }
             Some((rows, _)) => {
-                peer.worker.catch_up(&mut out);
-                let values = peer.worker.read(&rows).unwrap();
+                peer.member.worker.catch_up(&mut out);
+                let values = peer.member.worker.read(&rows).unwrap();
                 for (at, (row, values)) in rows.iter().zip(values.chunks_exact(WIDTH)).enumerate() {
                     let own = peer.added.get(&row).copied().unwrap_or(0) as f32;
                     assert!(values[0] >= own || !is_additive, "a worker sees its own");
                     assert_eq!(values[1], -2.0 * values[0], "a row is read as a whole");
                     let last = (at + 1 == rows.len()).then(|| -((rows.len() - 1) as f32));
-                    peer.worker.add(row, &[1.0, -2.0, last.unwrap_or(1.0)]);
+                    peer.member.worker.add(row, &[1.0, -2.0, last.unwrap_or(1.0)]);
                     *peer.added.entry(row).or_default() += 1;
                 }
-                let ahead = peer.worker.clock().saturating_sub(slowest);
+                let ahead = peer.member.worker.clock().saturating_sub(slowest);
                 if atomicity == Atomicity::Chunk {
-                    peer.worker.push(&mut out);
+                    peer.member.worker.push(&mut out);
                 }
-                peer.worker.tick(&mut out);
+                peer.member.worker.tick(&mut out);
                 self.ahead = self.ahead.max(ahead);
             }
         }
@@ -318,7 +297,7 @@ impl Swarm {
             let (most, safe) = self.lost.get(&row).copied().unwrap_or_default();
             let mut states = BTreeSet::new();
             for holder in &self.replica_map.holders[chunk] {
-                let server = &self.peers[&self.replica_map.members[holder.index()]].server;
+                let server = &self.peers[&self.replica_map.members[holder.index()]].member.server();
                 let (value, other, part) = match server.store().read(chunk, &RowSet::range(row..row + 1)).1[..]
                 {
                     [value, other, part] => (value, other, part),
@@ -336,7 +315,9 @@ impl Swarm {
             assert_eq!(states.len(), 1, "owner and replicas are alike");
         }
         assert!(
-            self.peers.values().all(|peer| peer.worker.changes().is_flushed() && peer.journal.is_settled())
+            self.peers
+                .values()
+                .all(|peer| peer.member.worker.changes().is_flushed() && peer.member.journal().is_settled())
         );
         sum == 0.0
     }
@@ -345,13 +326,7 @@ impl Swarm {
 impl Peer {
     /// Whether the keepers of this view have all changes from before it that owners may have.
     fn is_kept(&self) -> bool {
-        self.unkept_up_to.is_none_or(|last| self.worker.changes().released_up_to() >= last)
-    }
-
-    fn announce_clock(&mut self, out: &mut Outbox) {
-        if self.journal.has_replayed() {
-            self.worker.announce_clock(out);
-        }
+        self.unkept_up_to.is_none_or(|last| self.member.worker.changes().released_up_to() >= last)
     }
 }
 
@@ -379,7 +354,7 @@ fn churn(seed: u64, policies: Policies, changes: usize) -> Swarm {
         swarm.enter(members);
     }
     while swarm.step(clocks) {}
-    let slow: Vec<u64> = swarm.peers.values().map(|peer| peer.worker.clock()).collect();
+    let slow: Vec<u64> = swarm.peers.values().map(|peer| peer.member.worker.clock()).collect();
     assert!(slow.iter().all(|clock| *clock >= clocks), "nothing waits on the departed: {slow:?}");
     swarm
 }

@@ -29,6 +29,7 @@ use crate::program::command::Reply;
 use crate::state::assignment::BatchAssignment;
 use crate::state::shard_map::ShardMap;
 use crate::table::lease_table::LeasePolicy;
+use crate::table::member::TableMember;
 use crate::table::server::{ReplicaMap, ViewHandover};
 use crate::table::store::TableStore;
 use crate::table::worker::{TableWorker, WorkerStart};
@@ -136,7 +137,7 @@ impl TableEngine {
         let loaded = &self.base.loaded;
         let mut parameters = vec![0.0; loaded.manifest.parameter_count()];
         loaded.task.initial(loaded.config.seed, &mut parameters);
-        let Exchange { layout, worker, .. } = &mut self.exchange;
+        let Exchange { layout, member: TableMember { worker, .. }, .. } = &mut self.exchange;
         let chunks = chunks.iter().map(|chunk| *chunk as usize);
         for chunk in chunks.filter(|chunk| *chunk < layout.chunk_count()) {
             worker.invalidate(chunk);
@@ -375,7 +376,7 @@ impl TableEngine {
     /// The last messages of a worker that leaves and is between two clocks.
     fn shut_down_worker(&mut self) {
         let is_between = self.clock.current.is_none();
-        if self.departure.is_leaving() && (is_between || self.exchange.worker.has_finished()) {
+        if self.departure.is_leaving() && (is_between || self.exchange.member.worker.has_finished()) {
             self.departure = match self.exchange.wind_down() {
                 true => Departure::WoundDown,
                 false => Departure::WindingDown,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::limits::STEPS_MAX;
 use peergrad_protocol::message::{Awaited, AwaitedAt, Stage};
-use peergrad_protocol::table::{JournalMessage, Request, Response, TableMessage, WorkerClock};
+use peergrad_protocol::table::{TableMessage, WorkerClock};
 use peergrad_protocol::{Rank, StepNumber};
 
 use super::stream::MessageStreams;
@@ -16,45 +16,33 @@ use crate::io::Reject;
 use crate::state::shard_map::ShardMap;
 use crate::table::journal::Journal;
 use crate::table::lease_table::LeasePolicy;
+use crate::table::member::{Backlog, TableMember};
 use crate::table::server::{Outbox, ReplicaMap, TableServer, ViewHandover};
 use crate::table::worker::TableWorker;
 use crate::table::{TableError, TableLayout};
 
-/// This member's worker and stored chunks, and the streams that connect them with the other members.
+/// This member's part in the tables, and the streams that connect it with the other members.
 pub(super) struct Exchange {
     /// The names, sizes and rules of the tables, and how they are cut into chunks.
     pub(super) layout: Arc<TableLayout>,
     /// This member's rank in the view.
     rank: Rank,
-    /// The part of this member that reads and adds.
-    pub(super) worker: TableWorker,
-    /// The chunks that this member stores. `None` only between two views, while one is being entered.
-    server: Option<TableServer>,
-    /// The changes of other members' workers that this member keeps until they are safe.
-    journal: Journal,
+    /// Its worker, the chunks that it stores, and the journal that it keeps for other workers.
+    pub(super) member: TableMember,
     /// For each member: the messages to it that are not sent yet, and what has arrived of the next message from it.
     pub(super) streams: MessageStreams,
-    /// The chunks whose holders all have their present state.
-    replicated: ChunkSet,
 }
 
 impl Exchange {
     /// The exchange of a member of this rank, before it has entered its first view.
     pub(super) fn new(rank: Rank, layout: Arc<TableLayout>, worker: TableWorker) -> Self {
-        Self {
-            journal: Journal::new(Arc::clone(&layout)),
-            layout,
-            rank,
-            worker,
-            server: None,
-            streams: MessageStreams::default(),
-            replicated: ChunkSet::default(),
-        }
+        let member = TableMember::new(worker, Journal::new(Arc::clone(&layout)));
+        Self { layout, rank, member, streams: MessageStreams::default() }
     }
 
     /// Leaves the view, with the chunks that this member has stored in it.
     pub(super) fn leave(&mut self) -> ViewHandover {
-        self.server.take().expect("a member keeps chunks in every view").leave()
+        self.member.leave()
     }
 
     /// Serves the chunks that this member, which has this rank, holds in the view, from those that it has stored.
@@ -65,35 +53,24 @@ impl Exchange {
         lease_policy: LeasePolicy,
         handover: ViewHandover,
     ) {
-        let (replica_map, mut out) = (Arc::new(replica_map), Vec::new());
+        let mut out = Vec::new();
         self.rank = rank;
         self.streams = MessageStreams::new(replica_map.members.len());
-        self.replicated = ChunkSet::default();
-        let server = TableServer::enter(rank, Arc::clone(&replica_map), lease_policy, handover, &mut out);
-        self.server = Some(server);
-        self.journal.enter(rank, Arc::clone(&replica_map), &mut out);
-        self.worker.enter(rank, replica_map, &mut out);
-        self.announce_clock(&mut out);
+        self.member.enter(rank, &Arc::new(replica_map), lease_policy, handover, &mut out);
         self.send(out);
     }
 
-    /// Tells owners this member's clock, once they have what it has kept of workers that are gone.
-    fn announce_clock(&mut self, out: &mut Outbox) {
-        if self.journal.has_replayed() {
-            self.worker.announce_clock(out);
-        }
-    }
-
-    /// Whether this member owes nothing to the owners of chunks, and may leave.
+    /// The last messages before this member leaves. Returns whether it may leave.
     pub(super) fn wind_down(&mut self) -> bool {
         let mut out = Vec::new();
-        let is_done = self.worker.wind_down(&mut out) && self.journal.is_settled();
+        let is_done = self.member.wind_down(&mut out);
         self.send(out);
         is_done
     }
 
+    /// The chunks that this member stores.
     pub(super) fn server(&self) -> &TableServer {
-        self.server.as_ref().expect("a member keeps chunks in every view")
+        self.member.server()
     }
 
     /// Appends messages to their streams.
@@ -115,40 +92,9 @@ impl Exchange {
 
     /// Takes in a message from another member, or from this one.
     fn on_message(&mut self, from: Rank, message: TableMessage) -> Result<(), TableError> {
+        let backlog = if self.streams.is_backlogged(from) { Backlog::Large } else { Backlog::Small };
         let mut out = Vec::new();
-        let server = self.server.as_mut().expect("a member keeps chunks in every view");
-        let result = match message {
-            TableMessage::Request(request @ (Request::Get { .. } | Request::Reduce { .. }))
-                if self.streams.is_backlogged(from) || server.has_ready(from) =>
-            {
-                server.defer(from, request)
-            }
-            TableMessage::Request(request) => server.on_request(from, request, &mut out),
-            TableMessage::Response(Response::ReplayAcknowledged { worker, up_to }) => {
-                self.journal.on_acknowledged(from, worker, up_to, &mut out);
-                Ok(())
-            }
-            TableMessage::Response(response) => self.worker.on_response(from, response, &mut out),
-            TableMessage::Journal(JournalMessage::Kept { worker, up_to }) if worker == self.worker.id() => {
-                self.worker.on_kept(from, up_to, &mut out);
-                Ok(())
-            }
-            TableMessage::Journal(message) => {
-                let result = self.journal.on_message(from, message, &mut out);
-                self.announce_clock(&mut out);
-                result
-            }
-            TableMessage::Handover(chunk) => server.on_handover(from, &chunk, &mut out),
-            TableMessage::ReplicaUpdate(update) => server.on_replica_update(from, &update, &mut out),
-            TableMessage::ReplicaAck(number) => {
-                server.on_replica_ack(from, number, &mut out);
-                Ok(())
-            }
-            TableMessage::Replicated(chunks) => {
-                self.replicated.extend(server.on_replicated(from, &chunks));
-                Ok(())
-            }
-        };
+        let result = self.member.on_message(from, message, backlog, &mut out);
         self.send(out);
         self.answer_ready();
         result
@@ -158,9 +104,7 @@ impl Exchange {
     pub(super) fn answer_ready(&mut self) {
         for rank in self.server().ready() {
             let mut out = Vec::new();
-            while !self.streams.is_backlogged(rank)
-                && self.server.as_mut().is_some_and(|server| server.answer_ready(rank, &mut out))
-            {
+            while !self.streams.is_backlogged(rank) && self.member.server_mut().answer_ready(rank, &mut out) {
                 self.send(std::mem::take(&mut out));
             }
         }
@@ -169,8 +113,7 @@ impl Exchange {
     /// No more samples are leased. Returns whether the lease table is here, and was open.
     pub(super) fn close_leases(&mut self) -> bool {
         let mut out = Vec::new();
-        let server = self.server.as_mut().expect("a member keeps chunks in every view");
-        let was_open = server.close_leases(&mut out);
+        let was_open = self.member.server_mut().close_leases(&mut out);
         self.send(out);
         self.deliver_to_self();
         was_open
@@ -211,10 +154,14 @@ impl Exchange {
         let clocks = server.awaited_clocks();
         let clocks =
             clocks.map(|(clock, from)| (at(clock, Stage::Clocks), others(from.into_iter().collect())));
-        let rows = self.worker.awaited().map(|(clock, from)| (at(clock, Stage::Rows), others(from)));
-        let kept =
-            self.worker.awaited_keepers().map(|(clock, from)| (at(clock, Stage::Journal), others(from)));
-        let replayed = (at(WorkerClock::At(0), Stage::Journal), others(self.journal.awaited_keepers()));
+        let rows = self.member.worker.awaited().map(|(clock, from)| (at(clock, Stage::Rows), others(from)));
+        let kept = self
+            .member
+            .worker
+            .awaited_keepers()
+            .map(|(clock, from)| (at(clock, Stage::Journal), others(from)));
+        let replayed =
+            (at(WorkerClock::At(0), Stage::Journal), others(self.member.journal().awaited_keepers()));
         let all = chunks.into_iter().chain(clocks).chain(rows).chain(kept).chain([replayed]);
         let (at, from) = all.filter(|(_, from)| !from.is_empty()).min()?;
         Some(Awaited { at, from })
@@ -222,6 +169,6 @@ impl Exchange {
 
     /// Whether all holders of all chunks have the chunks' present state.
     pub(super) fn are_replicated(&self) -> bool {
-        self.replicated.len() == self.layout.chunk_count()
+        self.member.replicated().len() == self.layout.chunk_count()
     }
 }

@@ -16,6 +16,7 @@ use crate::io::{Committed, Event, Output};
 use crate::program::batch::Batch;
 use crate::program::command::{ClockStart, ProgramCommand, Reply, TableOperation};
 use crate::table::lease_table::LeasePolicy;
+use crate::table::member::TableMember;
 use crate::table::worker::AcquiredLease;
 use crate::table::{BatchScope, TableLayout};
 
@@ -136,7 +137,7 @@ impl TableEngine {
 
     /// Asks for the next samples before they are needed.
     pub(super) fn request_lease(&mut self) {
-        let worker = &mut self.exchange.worker;
+        let worker = &mut self.exchange.member.worker;
         if self.leases.trained.is_some() || self.departure.is_leaving() || worker.has_finished() {
             return;
         }
@@ -168,7 +169,9 @@ impl TableEngine {
         if is_idle || !waiting.has_clock(exchange) || !waiting.may_begin(exchange) {
             return;
         }
-        let Some(AcquiredLease { number, lease, trained }) = exchange.worker.take_lease() else { return };
+        let Some(AcquiredLease { number, lease, trained }) = exchange.member.worker.take_lease() else {
+            return;
+        };
         let loaded = &self.base.loaded;
         let order = self.base.cache.order(&loaded.config, lease.epoch, loaded.task.sample_count());
         let of = |span: &Span| order.get(span.start as usize..span.end as usize).unwrap_or(&[]);
@@ -181,7 +184,7 @@ impl TableEngine {
         let claim = Claim::default();
         let wanted = claim.wanted();
         self.clock.current = Some((self.clock.turn, claim));
-        let clock = self.exchange.worker.clock();
+        let clock = self.exchange.member.worker.clock();
         let batch = Batch {
             is_over,
             epoch: lease.epoch,
@@ -207,7 +210,7 @@ impl TableEngine {
     /// Reports the samples whose additions have become safe.
     pub(super) fn report_completed_leases(&mut self, out: &mut Vec<Output>) {
         while let Some(first) = self.leases.computed.first_entry()
-            && *first.key() <= self.exchange.worker.leases().completed()
+            && *first.key() <= self.exchange.member.worker.leases().completed()
         {
             let ComputedLease { clock, epoch, stats, left_out } = first.remove();
             self.base.omissions.add(left_out);
@@ -242,7 +245,8 @@ impl TableEngine {
 
     /// Carries out an operation. Returns whether the clock continues.
     fn carry_out(&mut self, operation: TableOperation) -> ClockState {
-        let (Exchange { worker, layout, .. }, mut out) = (&mut self.exchange, Vec::new());
+        let (Exchange { member: TableMember { worker, .. }, layout, .. }, mut out) =
+            (&mut self.exchange, Vec::new());
         let mut state = ClockState::GoesOn;
         match operation {
             TableOperation::Add(_) | TableOperation::Map { .. } if worker.has_finished() => {}
@@ -292,7 +296,7 @@ impl TableEngine {
                 worker.push_held_back(&mut out);
                 self.exchange.send(out);
                 state = self.carry_out(TableOperation::End(stats));
-                let last = self.exchange.worker.changes().last_sequence();
+                let last = self.exchange.member.worker.changes().last_sequence();
                 self.waiting.pushed.push_back((last, reply));
                 return state;
             }
@@ -337,15 +341,16 @@ impl Waiting {
     /// Whether this worker has a clock. A new worker starts at the clock of the slowest other one, once it has learnt that.
     fn has_clock(&mut self, exchange: &mut Exchange) -> bool {
         let mut out = Vec::new();
-        if exchange.worker.is_new() && self.entering.is_none() {
-            self.entering = Some(exchange.worker.query_clocks(&mut out));
+        if exchange.member.worker.is_new() && self.entering.is_none() {
+            self.entering = Some(exchange.member.worker.query_clocks(&mut out));
             exchange.send(std::mem::take(&mut out));
             exchange.deliver_to_self();
         }
-        let has_entered = self.entering.as_ref().is_none_or(|requests| exchange.worker.has_all(requests));
+        let has_entered =
+            self.entering.as_ref().is_none_or(|requests| exchange.member.worker.has_all(requests));
         if has_entered {
             self.entering = None;
-            exchange.worker.catch_up(&mut out);
+            exchange.member.worker.catch_up(&mut out);
         }
         exchange.send(out);
         has_entered
@@ -354,7 +359,7 @@ impl Waiting {
     /// Whether the next clock may begin: not while too many additions are unacknowledged. A worker without samples waits for all others. A
     /// worker that has not read for long waits as it would for a read.
     fn may_begin(&mut self, exchange: &mut Exchange) -> bool {
-        let worker = &mut exchange.worker;
+        let worker = &mut exchange.member.worker;
         if worker.changes().has_much_unacknowledged() {
             return false;
         }
@@ -369,7 +374,7 @@ impl Waiting {
             exchange.send(out);
             exchange.deliver_to_self();
         }
-        let may_begin = self.idling.as_ref().is_some_and(|requests| exchange.worker.has_all(requests));
+        let may_begin = self.idling.as_ref().is_some_and(|requests| exchange.member.worker.has_all(requests));
         if may_begin {
             self.idling = None;
         }
@@ -389,7 +394,7 @@ impl Waiting {
 
     /// As [`answer`](Self::answer), and whether more may be answered now.
     fn answer_once(&mut self, base: &EngineBase, exchange: &mut Exchange) -> (Option<Arc<Buffer>>, bool) {
-        let Exchange { worker, layout, .. } = &mut *exchange;
+        let Exchange { member: TableMember { worker, .. }, layout, .. } = &mut *exchange;
         let mut parameters = None;
         let mut give = |values: &dyn Fn(&mut [f32]), reply: Reply<Arc<Buffer>>| {
             let mut vector = base.vectors.take(base.loaded.manifest.parameter_count());

@@ -1,0 +1,145 @@
+//! One member's part in the tables: its worker, the chunks that it stores, and the journal that it keeps for other workers.
+
+use std::sync::Arc;
+
+use peergrad_protocol::Rank;
+use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::table::{JournalMessage, Request, Response, TableMessage};
+
+use super::TableError;
+use super::journal::Journal;
+use super::lease_table::LeasePolicy;
+use super::server::{Outbox, ReplicaMap, TableServer, ViewHandover};
+use super::worker::TableWorker;
+
+/// One member's part in the tables, from view to view.
+pub struct TableMember {
+    /// The part that reads and adds.
+    pub worker: TableWorker,
+    /// The chunks that this member stores. `None` only before its first view, and while one is being entered.
+    server: Option<TableServer>,
+    /// The changes of other members' workers that this member keeps until they are safe.
+    journal: Journal,
+    /// The chunks whose holders all have their present state.
+    replicated: ChunkSet,
+}
+
+/// Whether a member has taken in enough of the responses to it to get more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backlog {
+    /// It may get responses.
+    Small,
+    /// Its reads wait.
+    Large,
+}
+
+impl TableMember {
+    /// A member with this worker and journal, before its first view.
+    #[must_use]
+    pub fn new(worker: TableWorker, journal: Journal) -> Self {
+        Self { worker, server: None, journal, replicated: ChunkSet::default() }
+    }
+
+    /// Leaves the view, with the chunks that this member has stored in it.
+    pub fn leave(&mut self) -> ViewHandover {
+        self.server.take().expect("a member keeps chunks in every view").leave()
+    }
+
+    /// Enters a view, in which this member has this rank, with the chunks that it has stored.
+    pub fn enter(
+        &mut self,
+        me: Rank,
+        replica_map: &Arc<ReplicaMap>,
+        lease_policy: LeasePolicy,
+        handover: ViewHandover,
+        out: &mut Outbox,
+    ) {
+        self.replicated = ChunkSet::default();
+        self.server = Some(TableServer::enter(me, Arc::clone(replica_map), lease_policy, handover, out));
+        // Owners get what this member has kept of workers that are gone before its clock.
+        self.journal.enter(me, Arc::clone(replica_map), out);
+        self.worker.enter(me, Arc::clone(replica_map), out);
+        self.announce_clock(out);
+    }
+
+    /// The chunks that this member stores.
+    #[must_use]
+    pub fn server(&self) -> &TableServer {
+        self.server.as_ref().expect("a member keeps chunks in every view")
+    }
+
+    /// The chunks that this member stores, to answer or end something.
+    pub fn server_mut(&mut self) -> &mut TableServer {
+        self.server.as_mut().expect("a member keeps chunks in every view")
+    }
+
+    /// The changes of other members' workers that this member keeps until they are safe.
+    #[must_use]
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// The chunks whose holders all have their present state.
+    #[must_use]
+    pub fn replicated(&self) -> &ChunkSet {
+        &self.replicated
+    }
+
+    /// Takes in a message of a member, which may be this one.
+    ///
+    /// # Errors
+    /// The message is one that no correct member sends.
+    pub fn on_message(
+        &mut self,
+        from: Rank,
+        message: TableMessage,
+        backlog: Backlog,
+        out: &mut Outbox,
+    ) -> Result<(), TableError> {
+        let server = self.server.as_mut().expect("a member keeps chunks in every view");
+        match message {
+            TableMessage::Request(request @ (Request::Get { .. } | Request::Reduce { .. }))
+                if backlog == Backlog::Large || server.has_ready(from) =>
+            {
+                server.defer(from, request)
+            }
+            TableMessage::Request(request) => server.on_request(from, request, out),
+            TableMessage::Response(Response::ReplayAcknowledged { worker, up_to }) => {
+                self.journal.on_acknowledged(from, worker, up_to, out);
+                Ok(())
+            }
+            TableMessage::Response(response) => self.worker.on_response(from, response, out),
+            TableMessage::Journal(JournalMessage::Kept { worker, up_to }) if worker == self.worker.id() => {
+                self.worker.on_kept(from, up_to, out);
+                Ok(())
+            }
+            TableMessage::Journal(message) => {
+                let result = self.journal.on_message(from, message, out);
+                self.announce_clock(out);
+                result
+            }
+            TableMessage::Handover(chunk) => server.on_handover(from, &chunk, out),
+            TableMessage::ReplicaUpdate(update) => server.on_replica_update(from, &update, out),
+            TableMessage::ReplicaAck(number) => {
+                server.on_replica_ack(from, number, out);
+                Ok(())
+            }
+            TableMessage::Replicated(chunks) => {
+                self.replicated.extend(server.on_replicated(from, &chunks));
+                Ok(())
+            }
+        }
+    }
+
+    /// Tells owners this member's clock, once they have what it has kept of workers that are gone.
+    fn announce_clock(&mut self, out: &mut Outbox) {
+        if self.journal.has_replayed() {
+            self.worker.announce_clock(out);
+        }
+    }
+
+    /// The last messages of a member that is about to leave, between two clocks. Returns whether it may: it owes nothing to owners.
+    pub fn wind_down(&mut self, out: &mut Outbox) -> bool {
+        self.worker.wind_down(out) && self.journal.is_settled()
+    }
+}
