@@ -12,9 +12,10 @@
 //! At the end, each worker reads some rows and checks that they contain every addition of all workers exactly once.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::fmt::Display;
 use std::ops::ControlFlow::{Break, Continue};
 
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use peergrad_core::program::context::{Clock, Context, Interrupted, Pending};
 use peergrad_core::program::{Flow, Program, ProgramFactory};
 use peergrad_core::table::{Atomicity, ReadPolicy, Table, TableSpec};
@@ -27,7 +28,7 @@ use peergrad_protocol::table::{Row, RowSet, Rows};
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct TableWorkload {
     /// Rows of the table.
-    rows: u32,
+    pub(super) rows: u32,
     /// Numbers per row.
     pub(super) width: u32,
     /// Rows per operation.
@@ -38,6 +39,9 @@ pub(super) struct TableWorkload {
     pub(super) in_flight: u32,
     /// Measured epochs.
     pub(super) epochs: u32,
+    /// Whether each operation is atomic.
+    #[arg(action = ArgAction::Set)]
+    pub(super) atomic: bool,
 }
 
 /// What an operation does to its rows.
@@ -61,21 +65,16 @@ impl Work {
 }
 
 impl TableWorkload {
-    /// A workload on a table of at least `rows` rows, rounded up to whole operations.
-    pub(super) fn new(rows: u32, width: u32, batch: u32, work: Work, in_flight: u32, epochs: u32) -> Self {
-        Self { rows: rows.max(2 * FEW).next_multiple_of(batch), width, batch, work, in_flight, epochs }
+    /// The same workload on a table whose rows are some whole operations.
+    pub(super) fn with_whole_operations(self) -> Self {
+        Self { rows: self.rows.max(2 * FEW).next_multiple_of(self.batch), ..self }
     }
 
     /// The workload as command-line arguments of a peer.
     pub(super) fn arguments(&self) -> Vec<String> {
-        let Self { rows, width, batch, work, in_flight, epochs } = self;
-        let (before, after) = ([rows, width, batch], [in_flight, epochs]);
-        [before.map(u32::to_string).to_vec(), vec![work.to_string()], after.map(u32::to_string).to_vec()]
-            .concat()
-    }
-
-    pub(super) fn rows(&self) -> u32 {
-        self.rows
+        let Self { rows, width, batch, work, in_flight, epochs, atomic } = self;
+        let words: [&dyn Display; 7] = [rows, width, batch, work, in_flight, epochs, atomic];
+        words.map(|word| word.to_string()).into()
     }
 
     /// How many operations access each row once.
@@ -93,7 +92,8 @@ impl TableWorkload {
 
     fn table_spec(&self) -> TableSpec {
         let table = Table::additive("bench", self.rows.into(), self.width as usize);
-        TableSpec { atomicity: Atomicity::Chunk, ..TableSpec::new(vec![table], ReadPolicy::Unbounded) }
+        let atomicity = if self.atomic { Atomicity::Clock } else { Atomicity::Chunk };
+        TableSpec { atomicity, ..TableSpec::new(vec![table], ReadPolicy::Unbounded) }
     }
 
     pub(super) fn launch(self) -> ProgramFactory {
@@ -245,15 +245,17 @@ mod tests {
     #[test]
     fn an_epoch_accesses_each_row_once() {
         for rows in [1024, 2000, 4096] {
-            let shape = TableWorkload::new(rows, 1, 48, Work::Both, 2, 1);
+            let (work, atomic) = (Work::Both, false);
+            let shape = TableWorkload { rows, width: 1, batch: 48, work, in_flight: 2, epochs: 1, atomic };
+            let shape = shape.with_whole_operations();
             let operations = (0..shape.operations()).flat_map(|operation| {
-                let indices = shape.indices(operation, shape.rows());
+                let indices = shape.indices(operation, shape.rows);
                 assert_eq!(indices.len(), 48);
                 indices.iter().collect::<Vec<_>>()
             });
             let mut visited: Vec<Row> = operations.collect();
             visited.sort_unstable();
-            assert_eq!(visited, (0..u64::from(shape.rows())).collect::<Vec<_>>());
+            assert_eq!(visited, (0..u64::from(shape.rows)).collect::<Vec<_>>());
         }
     }
 }

@@ -55,6 +55,9 @@ pub(crate) struct BenchTableArguments {
     /// How often each row is accessed in each round
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     epochs: u32,
+    /// Make each operation atomic: other peers keep its additions in a journal before the owners of its rows get them
+    #[arg(long)]
+    atomic: bool,
     /// The former name of `--replicas`
     #[arg(long = "copies", hide = true, value_name = "N", value_parser = former("--replicas"))]
     _copies: Option<Infallible>,
@@ -130,13 +133,13 @@ pub(crate) fn bench_table(arguments: &BenchTableArguments) -> anyhow::Result<Exi
 
 /// Every combination of the settings.
 fn cases(arguments: &BenchTableArguments) -> Vec<Case> {
-    let BenchTableArguments { rows, batch, in_flight, replicas, epochs, .. } = *arguments;
+    let BenchTableArguments { rows, batch, in_flight, replicas, epochs, atomic, .. } = *arguments;
     let mut cases = Vec::new();
     for &peers in &arguments.peers {
         for &width in &arguments.width {
             for &work in &arguments.work {
-                let shape = TableWorkload::new(rows, width, batch, work, in_flight, epochs);
-                cases.push(Case { peers, replicas, shape });
+                let shape = TableWorkload { rows, width, batch, work, in_flight, epochs, atomic };
+                cases.push(Case { peers, replicas, shape: shape.with_whole_operations() });
             }
         }
     }
@@ -182,8 +185,8 @@ impl Bench for Case {
         let Self { peers, replicas, shape } = self;
         let (gets, adds) = self.gets_and_adds(measured);
         json!({
-            "peers": peers, "replicas": replicas, "rows": shape.rows(), "width": shape.width,
-            "work": shape.work.to_string(), "batch": shape.batch, "in_flight": shape.in_flight,
+            "peers": peers, "replicas": replicas, "rows": shape.rows, "width": shape.width,
+            "work": shape.work.to_string(), "batch": shape.batch, "in_flight": shape.in_flight, "atomic": shape.atomic,
             "gets_per_second": gets, "adds_per_second": adds,
             "value_bytes_per_second": self.value_bytes_per_second(measured),
             "cpu_seconds_per_row": measured.cpu_seconds, "bytes_sent_per_row": measured.bytes_sent,
@@ -239,7 +242,7 @@ impl Case {
         let seconds = end.at.since(all.at).as_secs_f64();
         let rows = (end.operations - all.operations) as f64 * f64::from(self.shape.batch);
         let grown = few.resident_bytes.zip(all.resident_bytes);
-        let new_rows = f64::from(self.shape.rows() - FEW);
+        let new_rows = f64::from(self.shape.rows - FEW);
         Measurement {
             rows_per_second: rows / seconds,
             cpu_seconds: all.cpu_seconds.zip(end.cpu_seconds).map(|(before, after)| (after - before) / rows),
