@@ -28,22 +28,26 @@ def main(epochs, seconds):
         folder = Path(folder)
         (folder / "run.toml").write_text(f"epochs = {epochs}\nbatch = 64\n[shards]\nreplicas = 3\n")
         founder = Peer(folder, "0", "start", "run.toml", "--peers", PEERS, *LOCAL)
-        founder.wait_for(lambda peer: peer.invite)
-        names = iter(range(1, 1_000_000))
-        join = lambda: Peer(folder, str(next(names)), "join", founder.invite, *LOCAL)
-        others = [join() for _ in range(PEERS - 1)]
-        founder.wait_for(lambda peer: len(peer.steps) > 3)
-        kills, begun = 0, time.monotonic()
-        while founder.process.poll() is None and founder.steps[-1]["epoch"] < epochs - 2:
-            time.sleep(seconds)
-            victim = draw.randrange(len(others))
-            others[victim].process.kill()
-            others[victim] = join()
-            kills += 1
-        founder.wait_for_end()
+        peers = [founder]
+        try:
+            founder.wait_for(lambda peer: peer.invite)
+            join = lambda: Peer(folder, str(len(peers)), "join", founder.invite, *LOCAL)
+            for _ in range(PEERS - 1):
+                peers.append(join())
+            founder.wait_for(lambda peer: len(peer.steps) > 3)
+            others, kills, begun = peers[1:], 0, time.monotonic()
+            while founder.process.poll() is None and founder.steps[-1]["epoch"] < epochs - 2:
+                time.sleep(seconds)
+                victim = draw.randrange(len(others))
+                others[victim].process.kill()
+                others[victim] = join()
+                peers.append(others[victim])
+                kills += 1
+            founder.wait_for_end()
+        finally:
+            for peer in peers:
+                peer.process.kill()
         end = next(event for event in founder.others if event["event"] == "summary")
-        for peer in others:
-            peer.process.kill()
     print(f"{kills} kills in {time.monotonic() - begun:.0f} s, {epochs} epochs; each row was filled in {end['test_loss']} times on average,")
     print(f"and {end['test_accuracy']:.1%} of the rows hold that many equal numbers: {'exact' if end['test_loss'] == epochs else 'NOT EXACT'}")
     return end["test_loss"] != epochs or end["test_accuracy"] != 1

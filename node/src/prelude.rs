@@ -17,7 +17,7 @@ pub use peergrad_core::program::context::{
 pub use peergrad_core::program::loader::Loaded;
 pub use peergrad_core::program::{Flow, Program};
 pub use peergrad_core::table::{
-    ApplyMode, Atomicity, CustomRule, Init, Map, ReadPolicy, Reduce, Row, RowChange, RowSet, Rows, Table,
+    ApplyMode, Atomicity, Init, Map, ReadPolicy, Reduce, Row, RowChange, RowRule, RowSet, Rows, Table,
     TableRule, TableSpec,
 };
 pub use peergrad_models::optimizer::Optimizer;

@@ -97,8 +97,6 @@ pub const WAITING_REQUEST_BYTES_MAX: usize = 1 << 30;
 pub const UNACKNOWLEDGED_BYTES_MAX: usize = WAITING_REQUEST_BYTES_MAX / 4;
 /// Bytes of unacknowledged transactions beyond which a worker gives no further transaction to the members that keep its journal.
 pub const JOURNAL_BYTES_MAX: usize = WAITING_REQUEST_BYTES_MAX / 2;
-/// Workers that are gone of which a member keeps changes that one other member has sent in a view.
-pub const JOURNAL_DEPARTED_MAX: usize = 64;
 /// Clocks whose additions an owner stores until it can apply them.
 pub const PENDING_CLOCKS_MAX: usize = PER_CLOCK_STALENESS_MAX as usize + 2;
 /// Clocks that the fastest worker may be ahead of the slowest, in tables that apply the additions of a clock together.
@@ -205,5 +203,6 @@ const _: () = assert!(
     UNACKNOWLEDGED_BYTES_MAX + TABLE_MESSAGE_BYTES_MAX <= WAITING_REQUEST_BYTES_MAX,
     "there is room for one more large message"
 );
+const _: () = assert!(JOURNAL_BYTES_MAX <= WAITING_REQUEST_BYTES_MAX, "keepers refuse no correct worker");
 const _: () = assert!(LINK_SEGMENTS >= 2, "one segment is reserved for relays");
 const _: () = assert!(0 < CAPACITY_DEFAULT && CAPACITY_DEFAULT <= CAPACITY_MAX);

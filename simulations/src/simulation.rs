@@ -21,7 +21,7 @@ use crate::oracles::replay::Replay;
 use crate::oracles::sample_counter::{EpochCount, SampleCounter};
 use crate::oracles::table_sums::{self, TABLE_SUMS};
 use crate::oracles::view_chain::ViewChain;
-use crate::scenario::{EXPECTATION, JoinOutcome, Scenario, SurvivorOutcome};
+use crate::scenario::{EXPECTATION, Fault, JoinOutcome, PlannedFault, Scenario, SurvivorOutcome};
 use crate::workload::Workload;
 
 /// A scenario in progress under one seed.
@@ -215,8 +215,10 @@ impl Simulation {
         }
         let finals = self.finals();
         let Workload { loaded, integers, .. } = &self.scenario.workload;
+        let ends_early = |planned: &PlannedFault| matches!(planned.fault, Fault::EndRun { .. });
         if let (Some(task), Some(end)) = (integers, finals.first())
             && table_sums::applies(loaded)
+            && !self.scenario.faults.iter().any(ends_early)
             && self.is_asked(TABLE_SUMS)
         {
             checked.push(TABLE_SUMS);

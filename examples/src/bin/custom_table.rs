@@ -2,7 +2,7 @@
 //!
 //! Row `i` gets the length of the longest Collatz sequence (n is followed by n / 2 if n is even and by 3 n + 1 if n is odd, down to 1)
 //! among the 200 numbers from 200 i on. A sample of this task is a row: each worker leases rows, computes them, and adds the results
-//! to the table. The rows of a clock are added together and once, or not at all: then another worker computes them. Every epoch computes
+//! to the table. The rows of a clock are all added, exactly once, or none of them: then another worker computes them. Every epoch computes
 //! every row again and adds the result; a second column counts the additions. So in the end it is the number of epochs in every row, also
 //! if peers were killed.
 //!
@@ -10,7 +10,7 @@
 //! cargo run --release -p peergrad-examples --bin custom_table -- start
 //! cargo run --release -p peergrad-examples --bin custom_table -- join pg1...   (what `start` printed; on any machine)
 //! ```
-//! The run ends with an accuracy of 1 (the share of rows that are right) and a loss of 40 (the mean number of additions to a row).
+//! The run ends with an accuracy of 1 (the share of rows that are right) and a loss of 40, the default number of epochs (the mean number of additions to a row).
 
 use peergrad::prelude::*;
 

@@ -39,7 +39,7 @@ use peergrad_protocol::limits::{
 use peergrad_protocol::manifest::Chunks;
 pub use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
 use peergrad_protocol::table::{Operation, TableChange};
-pub use rule::{CustomRule, RowChange, TableRule};
+pub use rule::{RowChange, RowRule, TableRule};
 pub use worker::{ReadPolicy, ReadSchedule};
 
 mod change_queue;
@@ -103,11 +103,12 @@ pub struct TableSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomicity {
     /// All additions of a clock, which are sent when it ends: other members keep them in a journal before owners get them. So each of them
-    /// travels twice or more, and owners get them one round trip later. Each sample counts exactly once.
+    /// travels twice or more, and owners get them one round trip later. Each sample counts exactly once. This needs replicas: where chunks
+    /// have only one holder, there is no journal.
     ///
     /// What a program sends before the end of the clock, by a push, a pull, a map or a reduction, is a transaction of its own.
     Clock,
-    /// The additions to each chunk by themselves, which are sent when they are pushed. The samples of a lost worker's last clocks may count
+    /// Each chunk's additions separately. They are sent when they are pushed. The samples of a lost worker's last clocks may count
     /// twice, in part or as a whole.
     Chunk,
 }

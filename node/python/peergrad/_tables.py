@@ -159,8 +159,9 @@ class Tables(Peer[Clock, NativeClock]):
       founder count; but a table has ``initial`` at all peers or at none.
     - ``staleness``: reads in a clock include all that was added at least so many clocks before it: 0 waits for all other workers
       in each clock. By default no worker waits for another one.
-    - ``atomic``: all that a clock adds counts, or nothing of it, if its peer is lost. So each sample counts exactly once. What is added
-      travels twice or more then, and others see it one round trip later. With false, a lost peer's last clocks may count twice, or in part.
+    - ``atomic``, the same at all peers: if the peer of a clock is lost, all that the clock has added counts, or nothing of it. So each sample
+      counts exactly once, unless as many peers are lost at once as rows have replicas. What is added travels twice or more then, and
+      others see it one round trip later. With false, a lost peer's last clocks may count twice, or in part.
     - All other arguments are those of :class:`peergrad.Swarm`. In ``run``, ``batch`` is the number of samples of one clock.
 
     Raises ``ValueError`` for settings that are out of bounds, and ``OSError`` if the directory or a port cannot be used. The
@@ -187,6 +188,8 @@ class Tables(Peer[Clock, NativeClock]):
                 raise ValueError(f"`tables` has {key!r}: {table!r}: give a name and a `peergrad.Table`")
         if staleness is not None:
             check_numbers({"staleness": (staleness, 0, 2**32 - 1)})
+        if not isinstance(atomic, bool):
+            raise TypeError(f"`atomic` is {atomic!r}: give True or False")
         self.tables: dict[str, Table] = dict(tables)
         """The tables, by name."""
         self._last: dict[str, NDArray[np.float32]] = {}
@@ -194,7 +197,7 @@ class Tables(Peer[Clock, NativeClock]):
         shapes = {key: (table.rows, table.width) for key, table in self._with_initial().items()}
         first = [table._values(key) for key, table in self._with_initial().items()]
         what = task(name, shapes, samples=samples, kind=None, options=options)
-        super().__init__(name, NativeTables(what, entry(options), first, native, staleness, bool(atomic)), options)
+        super().__init__(name, NativeTables(what, entry(options), first, native, staleness, atomic), options)
 
     def last_table(self, name: str) -> NDArray[np.float32]:
         """(rows, width): a table at the end of the run. It is the same at all peers.

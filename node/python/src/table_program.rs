@@ -65,6 +65,8 @@ pub(crate) struct TableProgram {
     pub(crate) offers: Sender<ClockOffer>,
     /// The tables to read at the end.
     pub(crate) read_at_end: Vec<String>,
+    /// Whether all that a clock adds is sent at its end.
+    pub(crate) is_atomic: bool,
     /// Where their rows go.
     pub(crate) last_rows: LastRows,
     /// The orders of the clock that the user has; `None` if the user has none.
@@ -115,7 +117,7 @@ impl Program for TableProgram {
     async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
         let clock = context.begin_clock().await?;
         if let Some(inbox) = &self.open {
-            let _ = serve(&clock, inbox, Standing::Void).await?;
+            let _ = serve(&clock, inbox, Standing::Void, self.is_atomic).await?;
             self.open = None;
         }
         if clock.is_over {
@@ -133,7 +135,7 @@ impl Program for TableProgram {
         let (samples, layout) = (Arc::clone(&clock.samples), Arc::clone(&clock.layout));
         // If there is no user any more, the offer is dropped, and the peer gives up.
         let _ = self.offers.send(ClockOffer { info: clock.info(), samples, layout, orders });
-        let stats = serve(&clock, &inbox, Standing::Wanted).await?;
+        let stats = serve(&clock, &inbox, Standing::Wanted, self.is_atomic).await?;
         self.open = None;
         let Some(stats) = stats else {
             // From now on no clock begins.
@@ -171,6 +173,7 @@ async fn serve(
     clock: &Clock,
     inbox: &Arc<Inbox>,
     standing: Standing,
+    is_atomic: bool,
 ) -> Result<Option<SampleStats>, Interrupted> {
     let mut unpushed_bytes = 0;
     loop {
@@ -207,7 +210,8 @@ async fn serve(
                 unreachable!("a job has waited for an order, and has given up at this one")
             }
         }
-        if unpushed_bytes > UNPUSHED_BYTES_MAX {
+        // An atomic clock must not be cut. It takes as much memory as the rows that it adds to.
+        if unpushed_bytes > UNPUSHED_BYTES_MAX && !is_atomic {
             clock.push().await?;
             unpushed_bytes = 0;
         }

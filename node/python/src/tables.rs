@@ -44,6 +44,7 @@ impl NativeTables {
         let program = move |_: &_| TableProgram {
             offers: offers.clone(),
             read_at_end: read_at_end.clone(),
+            is_atomic: atomic,
             last_rows: Arc::clone(&rows),
             open: None,
         };

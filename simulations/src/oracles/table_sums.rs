@@ -3,6 +3,7 @@
 
 use peergrad_core::program::loader::Loaded;
 use peergrad_core::table::{Atomicity, TableRule};
+use peergrad_models::optimizer::Schedule;
 use peergrad_models::task::Task;
 
 use crate::task::Integers;
@@ -10,13 +11,19 @@ use crate::task::Integers;
 /// The name of the oracle.
 pub const TABLE_SUMS: &str = "table sums";
 
-/// Whether the oracle knows what the run computes: its parameters are rows to which owners add, and the additions of a clock are atomic.
+/// Whether the oracle knows what the run computes, if it trains all of its epochs: its parameters are rows to which owners add, exactly, and
+/// the additions of a clock are atomic.
 #[must_use]
 pub fn applies(loaded: &Loaded) -> bool {
-    loaded.program.table_spec(loaded).is_some_and(|spec| {
-        let is_sum = spec.layout.tables().all(|table| table.rule == TableRule::Sum);
-        spec.atomicity == Atomicity::Clock && is_sum
-    })
+    let rate = loaded.config.schedule.rate(0);
+    // Then every sum and every product is exact.
+    let is_power_of_two = (rate / loaded.config.batch_size as f64).log2().fract() == 0.0;
+    is_power_of_two
+        && loaded.config.schedule == Schedule::constant(rate)
+        && loaded.program.table_spec(loaded).is_some_and(|spec| {
+            let is_sum = spec.layout.tables().all(|table| table.rule == TableRule::Sum);
+            spec.atomicity == Atomicity::Clock && is_sum
+        })
 }
 
 /// Compares the parameters at the end of a run with the sum of all samples' gradients.

@@ -16,6 +16,8 @@ use crate::table::{TableError, TableLayout};
 /// One clock of a worker: the samples of one batch, for a program that keeps its state in [tables](crate::table). A new view does not
 /// interrupt a clock.
 ///
+/// A clock has to be ended: one that is dropped counts as ended without any of its samples.
+///
 /// If the batch has no samples, the program should end the clock, for which other workers may wait. The node has pushed all additions by
 /// then, and begins such a clock only when the read policy allows reads in it. If the batch [is over](Batch::is_over), the program should
 /// [finish](Clock::finish).
@@ -64,7 +66,8 @@ impl Clock {
     }
 
     /// Reads rows, no staler than the read policy allows: (rows, width), in the order of their indices. They include this worker's own
-    /// additions if the table applies additions as they arrive.
+    /// additions if owners add them ([`TableRule::Sum`](crate::table::TableRule::Sum)) as they arrive. Under another rule, a row that was
+    /// read in this clock already may be as it was then: use [`pull`](Self::pull).
     ///
     /// # Errors
     /// If a row does not exist.
@@ -75,8 +78,8 @@ impl Clock {
         }
     }
 
-    /// Reads the rows of a range that are not zero, no staler than the read policy allows. The additions of this worker are sent first. The
-    /// rows are not cached: each call asks their owners.
+    /// Reads the rows of a range that are not zero, no staler than the read policy allows. The additions of this worker are sent first, as
+    /// by [`push`](Self::push). The rows are not cached: each call asks their owners.
     ///
     /// # Errors
     /// If a row does not exist, or the range has more than 4294967295 rows.
@@ -99,7 +102,8 @@ impl Clock {
         self.operate(TableOperation::Parameters)
     }
 
-    /// Adds numbers to rows. All additions to a row before the next [push](Clock::push) are sent as one.
+    /// Adds numbers to rows. All additions to a row before the next [push](Clock::push), or the end of an atomic clock, are joined by the
+    /// table's rule and sent as one.
     ///
     /// # Errors
     /// If a row does not exist or a number is not finite; nothing was added then.
@@ -109,11 +113,12 @@ impl Clock {
         Ok(())
     }
 
-    /// Has the owners of a table apply `map` to its columns once, after all additions of this worker so far. The result survives the loss
-    /// of owners when the next [push](Clock::push) is done.
+    /// Has the owners of a table apply `map` to its columns once, after all additions of this worker so far, which are sent first, as by
+    /// [`push`](Self::push). If clocks are atomic, either all owners carry it out or none. The result survives the loss of owners when the
+    /// next push is done.
     ///
     /// # Errors
-    /// If the table or the column does not exist, or the table's owners update by an optimizer.
+    /// If the table or the column does not exist, or the table's owners do not only add as additions arrive.
     pub fn map(&self, table: &str, map: Map) -> Result<(), TableError> {
         let chunks = self.layout.chunks(table)?;
         self.layout.check_map(chunks.start, map)?;
@@ -121,8 +126,9 @@ impl Clock {
         Ok(())
     }
 
-    /// Has the owners of a table compute a number from its columns, no staler than the read policy allows, with all additions of this
-    /// worker so far. A [`map`](Self::map) that this worker starts before the answer arrives may be included.
+    /// Has the owners of a table compute a number from its columns, no staler than the read policy allows, with all additions of this worker
+    /// so far, which are sent first, as by [`push`](Self::push). A [`map`](Self::map) that this worker starts before the answer arrives may
+    /// be included.
     ///
     /// # Errors
     /// If the table or the column does not exist.
@@ -144,6 +150,7 @@ impl Clock {
     /// Ends the clock; `stats` are the number and the summed loss of the samples that were computed.
     ///
     /// If clocks are [atomic](crate::table::Atomicity::Clock), this sends the additions that were not sent yet, all or none of which count.
+    /// Otherwise they stay here until the next [push](Self::push), or until others wait for them.
     pub fn end(self, stats: SampleStats) {
         self.tell(TableOperation::End(stats));
     }
@@ -155,7 +162,7 @@ impl Clock {
 
     /// Declares that this worker has no more clocks, so that no other worker waits for it. Its reads from now on are answered when all
     /// workers have finished. If the run has samples left, other workers get them, including the samples of this clock. Later additions of
-    /// this worker do not count.
+    /// this worker do not count, and neither do those of an atomic clock that were not sent yet.
     pub fn finish(&self) {
         self.tell(TableOperation::Finish);
     }

@@ -39,6 +39,8 @@ pub(crate) enum ProgramCommand {
     BeginClock(Reply<ClockStart>),
     /// Read from tables, add to them, or end the clock.
     Operate { turn: u64, operation: TableOperation },
+    /// The run ends before its epochs are over: no further samples are handed out.
+    EndRun,
     /// The program has ended: answer when the programs of all members have.
     Finished(Reply<()>),
 }

@@ -53,6 +53,13 @@ impl Context {
         Ok((Step { number, batch, mailbox: self.mailbox.clone() }, parameters, room))
     }
 
+    /// Orders the end of the run before its epochs are over, as a user's `peer end-run` does: for a program that stops when it has converged.
+    /// One member's order suffices. All members agree on the last step; or, if the program has tables, on the last samples. Then each of
+    /// them gets a batch that [is over](crate::program::batch::Batch::is_over).
+    pub fn end_run(&self) {
+        self.mailbox.send(ProgramCommand::EndRun);
+    }
+
     /// Begins the next clock of this worker, in a program that has [tables](crate::program::ProgramFactory::with_tables).
     ///
     /// # Errors

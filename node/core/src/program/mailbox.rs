@@ -30,9 +30,14 @@ impl Mailbox {
         Pending(answer)
     }
 
+    /// Sends a command that has no answer.
+    pub(super) fn send(&self, command: ProgramCommand) {
+        let _ = self.0.unbounded_send(command);
+    }
+
     /// Sends a table operation that has no answer.
     pub(super) fn tell(&self, turn: u64, operation: TableOperation) {
-        let _ = self.0.unbounded_send(ProgramCommand::Operate { turn, operation });
+        self.send(ProgramCommand::Operate { turn, operation });
     }
 
     /// Runs `work` on a compute thread; `cost` is the number of samples that it computes.

@@ -33,8 +33,13 @@ pub(super) struct ChangeQueue {
     keepers: BTreeMap<Rank, u64>,
     /// The changes up to this number were sent to the keepers in this view.
     sent_to_keepers: u64,
-    /// The transactions that were sent to the keepers and that they were not told to forget: the number of each, and its bytes.
+    /// The transactions that were sent to keepers, in this view or before, and that they were not told to forget: the number of each, and its
+    /// bytes.
     kept_transactions: VecDeque<(u64, usize)>,
+    /// The bytes of `kept_transactions`.
+    kept_bytes: usize,
+    /// For each chunk, the number of its last change.
+    last_by_chunk: BTreeMap<usize, u64>,
     /// The number of the last change before this view, if some up to it are not acknowledged: keepers of earlier views may have them.
     before_view: Option<u64>,
 }
@@ -73,10 +78,9 @@ impl ChangeQueue {
         self.entries.iter()
     }
 
-    /// The number of the last change to this chunk that is not acknowledged; 0 if there is none.
+    /// The number of the last change to this chunk; 0 if there is none.
     pub(super) fn last_of(&self, chunk: usize) -> u64 {
-        let mut from_last = self.entries.iter().rev();
-        from_last.find(|entry| entry.change.chunk as usize == chunk).map_or(0, |entry| entry.change.sequence)
+        self.last_by_chunk.get(&chunk).copied().unwrap_or(0)
     }
 
     /// Whether all changes are acknowledged.
@@ -114,9 +118,15 @@ impl ChangeQueue {
         self.first_held().map(|entry| entry.clock)
     }
 
-    /// The keepers that have yet to say that they keep the changes; none if all changes were sent to their owners.
-    pub(super) fn awaited_keepers(&self) -> BTreeSet<Rank> {
-        let Some(held) = self.first_held() else { return BTreeSet::new() };
+    /// The members that the first change waits for which was not sent to its owner yet: keepers that have yet to say that they keep it; or,
+    /// if they have no room for it, the owner of the oldest change that is not acknowledged. None if all changes were sent.
+    pub(super) fn awaited(&self, owners: &Owners) -> BTreeSet<Rank> {
+        let (Some(held), Some(oldest)) = (self.first_held(), self.entries.front()) else {
+            return BTreeSet::new();
+        };
+        if held.change.sequence > self.sent_to_keepers {
+            return BTreeSet::from([owners.of(oldest.change.chunk as usize)]);
+        }
         let lacks = |(_, kept): &(&Rank, &u64)| **kept < held.change.sequence;
         self.keepers.iter().filter(lacks).map(|(rank, _)| *rank).collect()
     }
@@ -125,7 +135,6 @@ impl ChangeQueue {
     pub(super) fn enter(&mut self, owners: &Owners, keepers: impl Iterator<Item = Rank>, out: &mut Outbox) {
         self.released = 0;
         self.sent_to_keepers = 0;
-        self.kept_transactions.clear();
         self.keepers = keepers.map(|rank| (rank, 0)).collect();
         self.before_view = Some(self.last);
         self.forget(owners, out);
@@ -144,6 +153,7 @@ impl ChangeQueue {
         let end = self.last + transaction.len() as u64;
         for (chunk, operation) in transaction {
             self.last += 1;
+            self.last_by_chunk.insert(chunk, self.last);
             let change = TableChange { sequence: self.last, chunk: chunk as u32, operation };
             let entry = QueuedChange { change, clock, transaction: end };
             self.bytes += entry.bytes();
@@ -160,14 +170,17 @@ impl ChangeQueue {
         }
         let worker = self.worker(owners);
         let first = self.entries.partition_point(|entry| entry.change.sequence <= self.sent_to_keepers);
-        let mut kept_bytes: usize = self.kept_transactions.iter().map(|(_, bytes)| bytes).sum();
         for at in first..self.entries.len() {
             let QueuedChange { change, transaction, .. } = &self.entries[at];
-            if self.kept_transactions.back().is_none_or(|(last, _)| last != transaction) {
-                if kept_bytes > JOURNAL_BYTES_MAX {
+            // The keepers of the view before may still have all of an earlier transaction.
+            if self.kept_transactions.back().is_none_or(|(last, _)| last < transaction) {
+                if self.kept_bytes > JOURNAL_BYTES_MAX {
                     break;
                 }
-                self.kept_transactions.push_back((*transaction, 0));
+                let its = self.entries.range(at..).take_while(|entry| entry.transaction == *transaction);
+                let bytes = its.map(|entry| entry.change.bytes()).sum();
+                self.kept_transactions.push_back((*transaction, bytes));
+                self.kept_bytes += bytes;
             }
             // The last change of a transaction may be acknowledged before others.
             let ends_transaction =
@@ -176,8 +189,6 @@ impl ChangeQueue {
                 let keep = JournalMessage::Keep { worker, change: change.clone(), ends_transaction };
                 out.push((*rank, TableMessage::Journal(keep)));
             }
-            kept_bytes += change.bytes();
-            self.kept_transactions.back_mut().expect("it has a transaction by now").1 += change.bytes();
             self.sent_to_keepers = change.sequence;
         }
     }
@@ -242,7 +253,8 @@ impl ChangeQueue {
         }
         let first_unsafe = self.entries.front().map_or(u64::MAX, |entry| entry.transaction);
         let safe = self.kept_transactions.partition_point(|(transaction, _)| *transaction < first_unsafe);
-        let are_safe = self.kept_transactions.drain(..safe).count() > 0;
+        let are_safe = safe > 0;
+        self.kept_bytes -= self.kept_transactions.drain(..safe).map(|(_, bytes)| bytes).sum::<usize>();
         let up_to = self.acknowledged_up_to();
         let forget = JournalMessage::Forget { worker: self.worker(owners), up_to };
         let message = |rank: Rank| (rank, TableMessage::Journal(forget.clone()));

@@ -89,7 +89,7 @@ pub enum TableError {
     /// A change to keep that does not follow the one before.
     #[error("a change that does not follow the one before it")]
     OutOfOrder,
-    /// Changes of more workers that are gone than a run has members.
+    /// Changes of too many workers that are gone.
     #[error("changes of more than {0} workers that are gone")]
     TooManyDeparted(usize),
     /// The lease table is not stored with this chunk.

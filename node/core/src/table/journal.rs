@@ -20,14 +20,15 @@
 //! - A member that has a transaction has all earlier transactions of that worker which are not safe. So owners may ignore a change with a
 //!   lower number than the last one: they have it.
 //! - As the state of a chunk, a transaction in progress survives the loss of all but one of the members that have it. If its worker and all
-//!   its keepers are lost, or leave, before others have it, it may be carried out in part. A chunk without a second holder has no journal.
+//!   its keepers are lost, or leave, before others have it, it may be carried out in part. Where chunks have only one holder, there is no
+//!   journal.
 //! - A member speaks only for its own worker and for workers that are gone. For the latter, the others trust it as they trust an owner.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::limits::{JOURNAL_DEPARTED_MAX, WAITING_REQUEST_BYTES_MAX};
+use peergrad_protocol::limits::{MEMBERS_MAX, WAITING_REQUEST_BYTES_MAX};
 use peergrad_protocol::table::{JournalMessage, Operation, TableChange, TableMessage, WorkerId};
 
 use super::change_queue::ChangeQueue;
@@ -124,10 +125,10 @@ impl Journal {
         self.replays.is_empty()
     }
 
-    /// The members that have yet to keep the changes of workers that are gone.
+    /// The members that changes of workers that are gone wait for.
     #[must_use]
-    pub fn awaited_keepers(&self) -> BTreeSet<Rank> {
-        self.replays.values().flat_map(ChangeQueue::awaited_keepers).collect()
+    pub fn awaited(&self) -> BTreeSet<Rank> {
+        self.replays.values().flat_map(|queue| queue.awaited(&self.owners)).collect()
     }
 
     /// A member sends a change to keep, keeps one of a worker that is gone, or needs one no more.
@@ -181,8 +182,8 @@ impl Journal {
         self.owners.layout.check_change(&change)?;
         if worker != self.owners.replica_map.worker_id(from) {
             let departed = self.senders.entry(from).or_default();
-            if departed.len() == JOURNAL_DEPARTED_MAX && !departed.contains(&worker) {
-                return Err(TableError::TooManyDeparted(JOURNAL_DEPARTED_MAX));
+            if departed.len() == MEMBERS_MAX && !departed.contains(&worker) {
+                return Err(TableError::TooManyDeparted(MEMBERS_MAX));
             }
             departed.insert(worker);
         }

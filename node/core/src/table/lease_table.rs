@@ -6,7 +6,7 @@
 //! and the run is over when no worker holds a lease.
 //!
 //! The report is a [change](peergrad_protocol::table::Operation::Complete) as additions are. Where the additions of a clock are
-//! [atomic](super::Atomicity::Clock), the report is one of their transaction: so every sample counts exactly once. Otherwise a worker sends
+//! [atomic](super::Atomicity::Clock), the report is part of their transaction, so every sample counts exactly once. Otherwise a worker sends
 //! it when its additions are safe. If the worker is lost in between, its lease is granted once more, and the samples of its last leases may
 //! count twice. A worker that leaves in good order waits until its report is safe.
 //!

@@ -7,7 +7,8 @@ use peergrad_models::optimizer::{Optimizer, Schedule};
 pub enum TableRule {
     /// They add it to the row.
     Sum,
-    /// They keep the larger one of each number of the row and of the addition. A new row has zeros, so it never falls below zero.
+    /// They keep the larger one of each number of the row and of the addition. A row begins at zero, unless the table starts with parameters:
+    /// so numbers below zero have no effect on it.
     Max,
     /// The addition is a gradient, which owners apply by an optimizer.
     Optimizer {
@@ -17,22 +18,25 @@ pub enum TableRule {
         schedule: Schedule,
     },
     /// They apply a rule of the program.
-    Custom(CustomRule),
+    Custom(RowRule),
 }
 
-/// A rule of the program. It is a function of its arguments alone, so that an addition has the same effect whichever owner applies it.
+/// A rule of the program. Its functions depend on their arguments alone, so that an addition has the same effect whichever owner applies it.
+/// They must not panic for any finite numbers: the owner would stop, and then the next one. Owner and replicas hold the same bits without
+/// computing twice, since replicas get the changed row.
 ///
-/// Owner and replicas hold the same bits without computing twice: replicas get the changed row.
+/// Peers do not compare rules. If you change one, change the program's name, so that peers with the other rule are refused.
 #[derive(Clone, Copy, Debug)]
-pub struct CustomRule {
-    /// The rule's name.
+pub struct RowRule {
+    /// The rule's name, by which two rules are told apart.
     pub name: &'static str,
-    /// The moments that are stored beside each number of a row. Workers do not read them.
+    /// The moments that are stored beside each number of a row. They begin at zero, and workers do not read them.
     pub moments: usize,
     /// Changes a row by an addition. If a number of the result is not finite, the row stays as it was.
     pub apply: fn(RowChange<'_>),
-    /// Joins a further addition to the same row, `more`, with an earlier one that the worker has not sent yet, or that waits for the end of
-    /// its clock.
+    /// Joins a further addition to the same row, `more`, with an `earlier` one that was not applied yet: of the same worker, before it has
+    /// sent both; or of any worker, in a table that is [applied by clock](super::ApplyMode::PerClock). In such a table, the order must not
+    /// matter. If a number of the result is not finite, `more` is dropped.
     pub combine: fn(earlier: &mut [f32], more: &[f32]),
 }
 
@@ -47,11 +51,11 @@ pub struct RowChange<'a> {
     pub added: &'a [f32],
     /// The clock of the worker that adds.
     pub clock: u64,
-    /// The number of changes of the row before this one.
+    /// The number of changes of the row before this one, without those whose result was not finite.
     pub changes: u32,
 }
 
-impl PartialEq for CustomRule {
+impl PartialEq for RowRule {
     fn eq(&self, other: &Self) -> bool {
         (self.name, self.moments) == (other.name, other.moments)
     }
@@ -164,7 +168,7 @@ mod tests {
             moments[0] += clock as f32 + changes as f32;
         }
         let combine = |earlier: &mut [f32], more: &[f32]| earlier.copy_from_slice(more);
-        let rule = CustomRule { name: "divide", moments: 1, apply: divide, combine };
+        let rule = RowRule { name: "divide", moments: 1, apply: divide, combine };
         let rule = TableRule::Custom(rule);
         assert_eq!(after(rule, 1, &[&[2.0], &[0.0], &[3.0]]), (vec![6.0, 7.0], 2));
         let mut earlier = vec![2.0];
@@ -172,7 +176,7 @@ mod tests {
         assert_eq!(earlier, [2.0]);
         rule.combine(&mut earlier, &[5.0]);
         assert_eq!(earlier, [5.0]);
-        let renamed = |rule: CustomRule, name| TableRule::Custom(CustomRule { name, ..rule });
+        let renamed = |rule: RowRule, name| TableRule::Custom(RowRule { name, ..rule });
         let TableRule::Custom(known) = rule else { unreachable!() };
         assert!(rule == renamed(known, "divide") && rule != renamed(known, "multiply"));
     }

@@ -290,8 +290,11 @@ impl TableServer {
         if request.change().is_some() && self.workers.get(&author).is_some_and(has_lost_one) {
             return Err(TableError::TooManyBytes(WAITING_REQUEST_BYTES_MAX));
         }
-        if let (Some(worker), Some(chunk)) = (author.departed, chunk) {
-            self.note_replay(chunk, worker)?;
+        if let (Some(worker), Some(chunk), Some(change)) = (author.departed, chunk, request.change())
+            && let Err(error) = self.note_replay(chunk, worker)
+        {
+            self.workers.entry(author).or_default().refused.get_or_insert(change.sequence);
+            return Err(error);
         }
         self.process(from, chunk, request, out)?;
         self.replication.send_updates(&self.store, out);

@@ -69,7 +69,7 @@ pub struct TableWorker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announced {
     /// They may not be told yet: this member has to send changes of workers that are gone first.
-    NotYet,
+    Waits,
     /// Nothing.
     Nothing,
     /// The worker is new and has no clock.
@@ -100,7 +100,7 @@ impl TableWorker {
             owners: Owners::new(layout),
             read_schedule,
             atomicity,
-            announced: Announced::NotYet,
+            announced: Announced::Waits,
             clock: match start {
                 WorkerStart::WithRun => Some(0),
                 WorkerStart::Late => None,
@@ -117,7 +117,7 @@ impl TableWorker {
     /// [`announce_clock`](Self::announce_clock).
     pub fn enter(&mut self, me: Rank, replica_map: Arc<ReplicaMap>, out: &mut Outbox) {
         self.owners.enter(me, replica_map);
-        self.announced = Announced::NotYet;
+        self.announced = Announced::Waits;
         self.leases.send_returned(&self.owners, out);
         let keepers = match self.atomicity {
             Atomicity::Clock => self.owners.keepers(self.owners.own_id()).collect(),
@@ -130,7 +130,7 @@ impl TableWorker {
 
     /// Tells owners this worker's clock. In each view, this member first sends what it has kept of workers that are gone.
     pub fn announce_clock(&mut self, out: &mut Outbox) {
-        if self.announced == Announced::NotYet {
+        if self.announced == Announced::Waits {
             self.announced = Announced::Nothing;
         }
         self.send_clock(out);
@@ -148,11 +148,11 @@ impl TableWorker {
         self.send_clock(out);
     }
 
-    /// The members that have yet to keep this worker's changes, and the clock of the first of these changes.
+    /// The clock of the first change that was not sent to its owner yet, and the members that it waits for. `None` if all were sent.
     #[must_use]
-    pub fn awaited_keepers(&self) -> Option<(WorkerClock, BTreeSet<Rank>)> {
+    pub fn awaited_for_journal(&self) -> Option<(WorkerClock, BTreeSet<Rank>)> {
         let clock = WorkerClock::At(self.changes.queue.held_since()?);
-        Some((clock, self.changes.queue.awaited_keepers()))
+        Some((clock, self.changes.queue.awaited(&self.owners)))
     }
 
     /// Drops the cached rows of a chunk: it was reset, or a mapping changed rows that only the owner knows.
@@ -234,7 +234,7 @@ impl TableWorker {
             true => Announced::New,
             false => Announced::Clock(held_since.unwrap_or(WorkerClock::Ended).min(self.progress())),
         };
-        if self.announced == Announced::NotYet || self.announced == now {
+        if self.announced == Announced::Waits || self.announced == now {
             return;
         }
         self.announced = now;
@@ -422,9 +422,12 @@ impl TableWorker {
 
     fn request_at(&mut self, chunk: usize, query: Query, min_clock: WorkerClock, out: &mut Outbox) -> u64 {
         let asked_at = self.progress();
-        // The worker itself adds its own changes to rows of additive tables; for other reads, their owner needs them first.
-        let is_known = matches!(query, Query::Rows(_)) && self.owners.layout.table_of(chunk).is_additive();
-        let after = if is_known { 0 } else { self.changes.queue.last_of(chunk) };
+        // To rows of additive tables the worker itself adds its own changes, and no rows have those of a table that is applied by clock. For
+        // other reads, their owner needs them first.
+        let table = self.owners.layout.table_of(chunk);
+        let needs_none = table.is_additive() || table.apply_mode == ApplyMode::PerClock;
+        let is_for_cache = matches!(query, Query::Rows(_));
+        let after = if is_for_cache && needs_none { 0 } else { self.changes.queue.last_of(chunk) };
         let read = PendingRead { chunk, query, min_clock, asked_at, after };
         self.reads.begin(&self.owners, read, out)
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use peergrad_config::specification::RunFile;
 use peergrad_core::program::context::{Context, Interrupted};
 use peergrad_core::program::{Flow, Program, ProgramFactory};
-use peergrad_core::table::{CustomRule, ReadPolicy, RowChange, Table, TableRule, TableSpec};
+use peergrad_core::table::{ReadPolicy, RowChange, RowRule, Table, TableRule, TableSpec};
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::{RowSet, Rows};
 use peergrad_simulations::task::Integers;
@@ -69,7 +69,7 @@ impl Program for Contending {
 fn each_contender_sets_the_register_once_an_epoch_and_no_version_is_set_twice() {
     for seed in seeds(6) {
         let combine = |earlier: &mut [f32], more: &[f32]| earlier.copy_from_slice(more);
-        let rule = CustomRule { name: "set-if-expected", moments: 0, apply: set_if_expected, combine };
+        let rule = RowRule { name: "set-if-expected", moments: 0, apply: set_if_expected, combine };
         let table = Table { rule: TableRule::Custom(rule), ..Table::additive("register", 1, WIDTH) };
         let table_spec = TableSpec::new(vec![table], ReadPolicy::Unbounded);
         let ends = Arc::<Mutex<Vec<Vec<f32>>>>::default();

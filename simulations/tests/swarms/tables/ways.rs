@@ -40,6 +40,8 @@ enum Way {
     Floods,
     /// One of the workers ends while it still has samples to compute, and more to come.
     StopsEarly,
+    /// One of the workers orders the end of the run.
+    EndsRun,
 }
 
 struct Odd {
@@ -67,6 +69,9 @@ impl Program for Odd {
         }
         let samples = clock.samples.len() as u64;
         self.work(&clock).await?;
+        if self.way == Way::EndsRun && clock.rank.0 == 1 && clock.number == 20 {
+            context.end_run();
+        }
         clock.end(SampleStats { samples, loss: 0.0 });
         Ok(Continue(()))
     }
@@ -101,8 +106,8 @@ impl Odd {
                 clock.add(counted()).expect("finite rows");
                 drop(clock.push());
             }
-            Way::StopsEarly if samples == 0 => {}
-            Way::StopsEarly => clock.add(counted()).expect("finite rows"),
+            Way::StopsEarly | Way::EndsRun if samples == 0 => {}
+            Way::StopsEarly | Way::EndsRun => clock.add(counted()).expect("finite rows"),
             Way::Floods => {
                 clock.add(counted()).expect("finite rows");
                 drop(clock.push());
@@ -169,6 +174,20 @@ fn a_program_may_use_tables_as_it_likes() {
         assert_eq!(ended, peers, "{way:?}, {read_policy:?}");
         let expected = (EPOCHS * 100) as f32;
         assert!(least_count(&ends) >= expected, "{way:?}, {read_policy:?}: {}", least_count(&ends));
+    }
+}
+
+/// A program that has converged stops before its epochs are over. What was leased until then counts.
+#[test]
+fn a_program_may_end_the_run() {
+    for (read_policy, peers) in [(ReadPolicy::Unbounded, 3), (ReadPolicy::Staleness(0), 2)] {
+        let (workload, ends) = workload(Way::EndsRun, read_policy, 2000, 2);
+        let outcome = Simulation::new(&Scenario::new("odd", peers, workload), 5).run();
+        assert_eq!(outcome.violations, []);
+        assert_eq!(outcome.endings.values().sum::<usize>(), peers, "{:?}", outcome.endings);
+        let count = least_count(&ends);
+        assert_eq!(f64::from(count) * 2.0, outcome.samples_trained as f64, "each clock has two samples");
+        assert!((40.0..200.0).contains(&count), "of {} clocks: {count}", EPOCHS * 1000);
     }
 }
 

@@ -26,6 +26,7 @@ pub(in crate::machine) fn carry_out(
                 cx.node.jobs.start(Purpose::Program(job), cost, work, cx.out);
             }
         }
+        ProgramCommand::EndRun => active.membership.end_run(cx.out),
         command => {
             if let Err((peer, reject)) = active.training.command(command, cx.out) {
                 active.reject(cx, peer, reject);

@@ -56,7 +56,7 @@ fn whole_units_of_a_lost_worker_are_sent_in_its_place_after_other_keepers_have_t
     journal.on_message(Rank(2), JournalMessage::Forget { worker: worker(3), up_to: 2 }, &mut out).unwrap();
     journal.enter(Rank(1), replica_map(&[1, 2, 4]), &mut out);
     assert!(!journal.has_replayed() && replayed(&mut out).is_empty());
-    assert_eq!(journal.awaited_keepers(), BTreeSet::from([Rank(0), Rank(2)]));
+    assert_eq!(journal.awaited(), BTreeSet::from([Rank(0), Rank(2)]));
     for rank in [Rank(0), Rank(2)] {
         let kept = JournalMessage::Kept { worker: worker(3), up_to: 3 };
         journal.on_message(rank, kept, &mut out).unwrap();
@@ -117,10 +117,17 @@ fn several_members_send_the_changes_of_a_worker_that_is_gone() {
     tell(&mut journal, 0, keep(3, 8, 0, true)).unwrap();
     let kept: Vec<u64> = journal.kept[&worker(3)].whole.iter().map(|(change, _)| change.sequence).collect();
     assert_eq!(kept, [5, 7, 8]);
-    for byte in 10..10 + JOURNAL_DEPARTED_MAX as u8 - 1 {
-        tell(&mut journal, 0, keep(byte, 1, 0, true)).unwrap();
+    let invented = |number: u16| {
+        let mut key = [7; 32];
+        key[..2].copy_from_slice(&number.to_be_bytes());
+        let worker = WorkerId { peer: PeerId(key), incarnation: Incarnation(1) };
+        let change = TableChange { sequence: 1, chunk: 0, operation: Operation::Complete { last_lease: 1 } };
+        (worker, JournalMessage::Keep { worker, change, ends_transaction: true })
+    };
+    for number in 1..MEMBERS_MAX as u16 {
+        tell(&mut journal, 0, invented(number).1).unwrap();
     }
-    let more = tell(&mut journal, 0, keep(200, 1, 0, true));
-    assert_eq!(more, Err(TableError::TooManyDeparted(JOURNAL_DEPARTED_MAX)));
-    assert!(!journal.kept.contains_key(&worker(200)));
+    let (worker, message) = invented(5000);
+    assert_eq!(tell(&mut journal, 0, message), Err(TableError::TooManyDeparted(MEMBERS_MAX)));
+    assert!(!journal.kept.contains_key(&worker));
 }

@@ -39,7 +39,10 @@ impl TableServer {
     /// numbers, and takes back their leases. If a member has sent changes of such a worker in this view, it may send them again in the
     /// next one, so the worker's number is kept until then.
     pub(super) fn settle_departed(&mut self, out: &mut Outbox) {
-        if self.unsettled.is_empty() || !self.clocks.are_sent(&self.replica_map) {
+        let lacks_replays = || {
+            self.workers.iter().any(|(author, known)| author.departed.is_some() && known.refused.is_some())
+        };
+        if self.unsettled.is_empty() || !self.clocks.are_sent(&self.replica_map) || lacks_replays() {
             return;
         }
         let replica_map = Arc::clone(&self.replica_map);

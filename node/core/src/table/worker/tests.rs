@@ -176,7 +176,7 @@ fn the_additions_of_an_atomic_clock_go_to_the_journal_first() {
     worker.tick(&mut out);
     let to_other = |words: &[&str]| words.iter().map(|word| (OTHER, (*word).to_owned())).collect::<Vec<_>>();
     assert_eq!(sent(&mut out), to_other(&["keep 1", "keep 2, the last", "keep 3", "keep 4, the last"]));
-    assert_eq!(worker.awaited_keepers(), Some((WorkerClock::At(0), BTreeSet::from([OTHER]))));
+    assert_eq!(worker.awaited_for_journal(), Some((WorkerClock::At(0), BTreeSet::from([OTHER]))));
     worker.on_kept(OTHER, 2, &mut out);
     assert_eq!(
         sent(&mut out),
@@ -186,7 +186,7 @@ fn the_additions_of_an_atomic_clock_go_to_the_journal_first() {
     let clock = |rank| (rank, "clock 1".to_owned());
     let adds = [(ME, "add 3 in 0".to_owned()), (OTHER, "add 4 in 1".to_owned())];
     assert_eq!(sent(&mut out), [&adds[..], &[clock(ME), clock(OTHER)]].concat());
-    assert!(!worker.has_all(&number) && worker.awaited_keepers().is_none());
+    assert!(!worker.has_all(&number) && worker.awaited_for_journal().is_none());
     // A whole transaction is forgotten at a time.
     let acknowledged = |up_to| Response::Acknowledged { up_to };
     worker.on_response(ME, acknowledged(3), &mut out).unwrap();

@@ -243,6 +243,7 @@ impl StepEngine {
             | ProgramCommand::AllGather { .. }
             | ProgramCommand::Compute { .. }
             | ProgramCommand::BeginClock(_)
+            | ProgramCommand::EndRun
             | ProgramCommand::Operate { .. } => return Ok(()),
         }
         self.make_progress(out);

@@ -158,10 +158,9 @@ impl Exchange {
         let kept = self
             .member
             .worker
-            .awaited_keepers()
+            .awaited_for_journal()
             .map(|(clock, from)| (at(clock, Stage::Journal), others(from)));
-        let replayed =
-            (at(WorkerClock::At(0), Stage::Journal), others(self.member.journal().awaited_keepers()));
+        let replayed = (at(WorkerClock::At(0), Stage::Journal), others(self.member.journal().awaited()));
         let all = chunks.into_iter().chain(clocks).chain(rows).chain(kept).chain([replayed]);
         let (at, from) = all.filter(|(_, from)| !from.is_empty()).min()?;
         Some(Awaited { at, from })

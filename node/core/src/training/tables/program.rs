@@ -116,7 +116,13 @@ impl TableEngine {
     pub(in crate::training) fn command(&mut self, command: ProgramCommand, out: &mut Vec<Output>) {
         match command {
             ProgramCommand::Ready(reply) => self.waiting.ready = Some(reply),
-            ProgramCommand::BeginClock(reply) => self.waiting.begin = Some(reply),
+            ProgramCommand::BeginClock(reply) => {
+                if self.clock.current.take().is_some() {
+                    // The program has dropped the clock before.
+                    let _ = self.carry_out(TableOperation::End(SampleStats::default()));
+                }
+                self.waiting.begin = Some(reply);
+            }
             ProgramCommand::Operate { turn, operation } if self.is_current(turn) => {
                 if self.carry_out(operation) == ClockState::Over {
                     self.clock.current = None;
@@ -128,6 +134,7 @@ impl TableEngine {
             | ProgramCommand::ContributePart { .. }
             | ProgramCommand::Compute { .. }
             | ProgramCommand::Begin(_)
+            | ProgramCommand::EndRun
             | ProgramCommand::ReduceScatter { .. }
             | ProgramCommand::UpdateOwned { .. }
             | ProgramCommand::AllGather { .. } => return,
