@@ -50,6 +50,7 @@ pub mod lease_table;
 mod lockstep;
 pub mod member;
 mod owners;
+pub mod replica_map;
 mod rule;
 pub mod server;
 pub mod store;

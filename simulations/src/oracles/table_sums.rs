@@ -2,7 +2,7 @@
 //! exactly once, also if members were lost.
 
 use peergrad_core::program::loader::Loaded;
-use peergrad_core::table::{Atomicity, TableRule};
+use peergrad_core::table::{Atomicity, BatchScope, TableRule};
 use peergrad_models::optimizer::Schedule;
 use peergrad_models::task::Task;
 
@@ -22,7 +22,8 @@ pub fn applies(loaded: &Loaded) -> bool {
         && loaded.config.schedule == Schedule::constant(rate)
         && loaded.program.table_spec(loaded).is_some_and(|spec| {
             let is_sum = spec.layout.tables().all(|table| table.rule == TableRule::Sum);
-            spec.atomicity == Atomicity::Clock && is_sum
+            // A worker with a batch of its own divides by the samples that it got, which are fewer at the end of an epoch.
+            spec.atomicity == Atomicity::Clock && is_sum && spec.batch_scope == BatchScope::Global
         })
 }
 
@@ -64,7 +65,7 @@ mod tests {
         for (sync, is_known) in [
             ("kind = \"ssp\"\natomic = true", true),
             ("kind = \"ssp\"\natomic = true\nstaleness = 0\napply = \"by-step\"", true),
-            ("kind = \"async\"\natomic = true", true),
+            ("kind = \"async\"\natomic = true", false),
             ("kind = \"ssp\"", false),
             ("kind = \"sync\"", false),
         ] {

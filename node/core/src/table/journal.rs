@@ -33,7 +33,8 @@ use peergrad_protocol::table::{JournalMessage, Operation, TableChange, TableMess
 
 use super::change_queue::ChangeQueue;
 use super::owners::Owners;
-use super::server::{Outbox, ReplicaMap};
+use super::replica_map::ReplicaMap;
+use super::server::Outbox;
 use super::{TableError, TableLayout};
 
 /// The changes of other workers that this member keeps.

@@ -9,7 +9,8 @@ use peergrad_protocol::table::{JournalMessage, Request, Response, TableMessage};
 use super::TableError;
 use super::journal::Journal;
 use super::lease_table::LeasePolicy;
-use super::server::{Outbox, ReplicaMap, TableServer, ViewHandover};
+use super::replica_map::ReplicaMap;
+use super::server::{Outbox, TableServer, ViewHandover};
 use super::worker::TableWorker;
 
 /// One member's part in the tables, from view to view.

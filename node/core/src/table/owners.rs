@@ -6,7 +6,8 @@ use peergrad_protocol::Rank;
 use peergrad_protocol::table::{Request, TableMessage, WorkerId};
 
 use super::TableLayout;
-use super::server::{Outbox, ReplicaMap};
+use super::replica_map::ReplicaMap;
+use super::server::Outbox;
 
 /// The tables, and the owner of each of their chunks in the present view.
 pub(super) struct Owners {

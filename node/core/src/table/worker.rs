@@ -19,17 +19,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::limits::{PER_CLOCK_STALENESS_MAX, STEPS_MAX};
-use peergrad_protocol::table::{
-    Map, Operation, Reduce, Request, Response, Row, RowSet, Rows, TableMessage, WorkerClock, WorkerId,
-};
+use peergrad_protocol::table::{Map, Operation, Reduce, Response, Row, RowSet, Rows, WorkerClock, WorkerId};
 
 use super::change_queue::QueuedChange;
 use super::owners::Owners;
-use super::server::{Outbox, ReplicaMap};
+use super::replica_map::ReplicaMap;
+use super::server::Outbox;
 use super::{ApplyMode, Atomicity, TableError, TableLayout};
 use cache::{CachedRow, RowCache};
 pub use changes::ChangeLog;
+use clock::Announced;
 pub use leases::{AcquiredLease, HeldLeases};
 pub use read_policy::{ReadPolicy, ReadSchedule};
 pub use reads::Reads;
@@ -37,6 +36,7 @@ use reads::{PendingRead, Query};
 
 mod cache;
 mod changes;
+mod clock;
 mod leases;
 mod read_policy;
 mod reads;
@@ -63,19 +63,6 @@ pub struct TableWorker {
     reads: Reads,
     /// The samples that it is to compute.
     leases: HeldLeases,
-}
-
-/// What owners know of a worker's clock, in the present view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Announced {
-    /// They may not be told yet: this member has to send changes of workers that are gone first.
-    Waits,
-    /// Nothing.
-    Nothing,
-    /// The worker is new and has no clock.
-    New,
-    /// The worker has come as far as this.
-    Clock(WorkerClock),
 }
 
 /// When a worker starts.
@@ -128,14 +115,6 @@ impl TableWorker {
         self.leases.send_request(&self.owners, out);
     }
 
-    /// Tells owners this worker's clock. In each view, this member first sends what it has kept of workers that are gone.
-    pub fn announce_clock(&mut self, out: &mut Outbox) {
-        if self.announced == Announced::Waits {
-            self.announced = Announced::Nothing;
-        }
-        self.send_clock(out);
-    }
-
     /// A keeper of this worker's journal has its changes up to this number.
     pub fn on_kept(&mut self, from: Rank, up_to: u64, out: &mut Outbox) {
         self.changes.queue.on_kept(from, up_to, &self.owners, out);
@@ -182,117 +161,6 @@ impl TableWorker {
     /// The reads of this worker, to take the results of those that are answered.
     pub fn reads_mut(&mut self) -> &mut Reads {
         &mut self.reads
-    }
-
-    // The clock.
-
-    /// The number of clocks that it has completed.
-    #[must_use]
-    pub fn clock(&self) -> u64 {
-        self.clock.unwrap_or(0)
-    }
-
-    /// How far the worker has come.
-    fn progress(&self) -> WorkerClock {
-        if self.has_finished() { WorkerClock::Ended } else { WorkerClock::At(self.clock()) }
-    }
-
-    /// Whether it has no clock yet.
-    #[must_use]
-    pub fn is_new(&self) -> bool {
-        self.clock.is_none()
-    }
-
-    /// Whether the worker has ended.
-    #[must_use]
-    pub fn has_finished(&self) -> bool {
-        self.leases.are_returned()
-    }
-
-    /// Whether no worker ever waits for another one's clock.
-    #[must_use]
-    pub fn never_waits(&self) -> bool {
-        self.read_schedule.never_waits()
-    }
-
-    /// Whether this worker may be further ahead of the slowest, as far as it knows, than owners can keep additions that are applied by
-    /// clock.
-    #[must_use]
-    pub fn is_far_ahead(&self) -> bool {
-        self.owners.layout.tables().any(|table| table.apply_mode == ApplyMode::PerClock)
-            && self.clock() > self.completed_by_all.saturating_add(PER_CLOCK_STALENESS_MAX)
-    }
-
-    fn read_policy(&self) -> ReadPolicy {
-        self.read_schedule.at(self.clock())
-    }
-
-    /// Sends the clock if owners do not know it. It follows all changes that were made before it.
-    fn send_clock(&mut self, out: &mut Outbox) {
-        let held_since = self.changes.queue.held_since().map(WorkerClock::At);
-        let now = match self.is_new() {
-            true => Announced::New,
-            false => Announced::Clock(held_since.unwrap_or(WorkerClock::Ended).min(self.progress())),
-        };
-        if self.announced == Announced::Waits || self.announced == now {
-            return;
-        }
-        self.announced = now;
-        let request = || match now {
-            Announced::Clock(clock) => Request::Tick { clock },
-            _ => Request::NewWorker,
-        };
-        let ranks = self.owners.replica_map.ranks();
-        out.extend(ranks.map(|rank| (rank, TableMessage::Request(request()))));
-    }
-
-    /// Ends the clock. If the additions of a clock are atomic, they are sent now, as one transaction that also completes the clock's lease.
-    pub fn tick(&mut self, out: &mut Outbox) {
-        let (clock, lease) = (self.clock(), self.leases.end_clock());
-        if self.atomicity == Atomicity::Clock {
-            let completion = lease.map(|last_lease| (0, Operation::Complete { last_lease }));
-            let mut transaction = self.changes.take_coalesced(clock, &self.owners.layout);
-            transaction.extend(completion);
-            self.send_transaction(clock, transaction, out);
-        }
-        self.clock = Some((clock + 1).min(STEPS_MAX));
-        if self.changes.is_pushed() {
-            self.close_leases(out);
-        }
-        self.send_clock(out);
-    }
-
-    /// A clock begins. A worker that is behind all others takes the clock of the slowest of them.
-    pub fn catch_up(&mut self, out: &mut Outbox) {
-        let is_behind = self.clock.is_none_or(|clock| clock < self.completed_by_all);
-        if is_behind && !self.has_finished() {
-            self.clock = Some(self.completed_by_all);
-            self.send_clock(out);
-        }
-    }
-
-    /// The worker has ended: no other worker waits for it any more, and others compute the samples that it has not computed. Its later
-    /// reads are answered when all workers have ended.
-    pub fn finish(&mut self, out: &mut Outbox) {
-        if self.leases.drop_unfinished() && self.atomicity == Atomicity::Clock {
-            // Another worker computes the samples of this clock.
-            self.changes.discard();
-        }
-        self.leases.send_returned(&self.owners, out);
-        self.push(out);
-        self.clock.get_or_insert(0);
-        self.read_schedule = ReadSchedule::constant(ReadPolicy::Staleness(0));
-        self.send_clock(out);
-    }
-
-    /// An owner has sent how far the slowest worker has come. Returns the clock that counts: if all others have ended, the clock that this
-    /// worker had when it sent the request.
-    fn observe_clock(&mut self, clock: WorkerClock, asked_at: WorkerClock) -> WorkerClock {
-        let clock = if clock == WorkerClock::Ended && !self.has_finished() { asked_at } else { clock };
-        if let WorkerClock::At(clock) = clock {
-            self.completed_by_all = self.completed_by_all.max(clock);
-        }
-        clock
     }
 
     // Changing.

@@ -1,7 +1,7 @@
 //! Tests of the requests that a worker repeats, message by message.
 
 use peergrad_protocol::cursor::Span;
-use peergrad_protocol::table::{JournalMessage, SampleLease, TableChange};
+use peergrad_protocol::table::{JournalMessage, Request, SampleLease, TableChange, TableMessage};
 use peergrad_protocol::{Incarnation, PeerId};
 
 use super::*;

@@ -17,7 +17,8 @@ use crate::state::shard_map::ShardMap;
 use crate::table::journal::Journal;
 use crate::table::lease_table::LeasePolicy;
 use crate::table::member::{Backlog, TableMember};
-use crate::table::server::{Outbox, ReplicaMap, TableServer, ViewHandover};
+use crate::table::replica_map::ReplicaMap;
+use crate::table::server::{Outbox, TableServer, ViewHandover};
 use crate::table::worker::TableWorker;
 use crate::table::{TableError, TableLayout};
 
