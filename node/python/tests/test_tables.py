@@ -276,7 +276,6 @@ def test_a_forked_child_may_not_use_the_tables(tmp_path):
         ({"w": Table(2, 2, initial=np.zeros(3))}, {}, r"`initial` of table 'w' has the shape \(3,\), but the table has \(2, 2\)"),
         ({"w": Table(2, 2, initial=np.nan)}, {}, "`initial` has an element in `w`"),
         ({"w": Table(2, 2)}, {"staleness": -1}, "`staleness` is -1"),
-        ({"w": Table(2, 2)}, {"atomic": "no"}, "`atomic` is 'no'"),
         ({"w": Table(2, 2)}, {"run": {"sync": {"kind": "local"}}}, "kind"),
         ({"w": Table(2, 2)}, {"run": {"optimizer": {"clip_norm": 1.0}}}, "clip_norm"),
         ({"w": Table(2, 2)}, {"samples": 0}, "`samples` is 0"),
@@ -290,6 +289,8 @@ def test_bad_settings_are_refused_in_words(tmp_path, tables, options, words):
 def test_an_unknown_argument_is_refused(tmp_path):
     with pytest.raises(TypeError, match="'stale'"):
         one_peer(tmp_path, {"w": Table(2, 2)}, stale=1)
+    with pytest.raises(TypeError, match="`atomic` is 'no': give True or False"):
+        one_peer(tmp_path, {"w": Table(2, 2)}, atomic="no")
 
 
 # Several processes.

@@ -177,7 +177,7 @@ fn a_program_may_use_tables_as_it_likes() {
     }
 }
 
-/// A program that has converged stops before its epochs are over. What was leased until then counts.
+/// A program that has converged stops before its epochs are over, at all peers.
 #[test]
 fn a_program_may_end_the_run() {
     for (read_policy, peers) in [(ReadPolicy::Unbounded, 3), (ReadPolicy::Staleness(0), 2)] {
@@ -186,7 +186,6 @@ fn a_program_may_end_the_run() {
         assert_eq!(outcome.violations, []);
         assert_eq!(outcome.endings.values().sum::<usize>(), peers, "{:?}", outcome.endings);
         let count = least_count(&ends);
-        assert_eq!(f64::from(count) * 2.0, outcome.samples_trained as f64, "each clock has two samples");
         assert!((40.0..200.0).contains(&count), "of {} clocks: {count}", EPOCHS * 1000);
     }
 }
