@@ -17,7 +17,7 @@ pub const TABLE_SUMS: &str = "table sums";
 pub fn applies(loaded: &Loaded) -> bool {
     let rate = loaded.config.schedule.rate(0);
     // Then every sum and every product is exact.
-    let is_power_of_two = (rate / loaded.config.batch_size as f64).log2().fract() == 0.0;
+    let is_power_of_two = has_no_fraction(rate / loaded.config.batch_size as f64);
     is_power_of_two
         && loaded.config.schedule == Schedule::constant(rate)
         && loaded.program.table_spec(loaded).is_some_and(|spec| {
@@ -25,6 +25,11 @@ pub fn applies(loaded: &Loaded) -> bool {
             // A worker with a batch of its own divides by the samples that it got, which are fewer at the end of an epoch.
             spec.atomicity == Atomicity::Clock && is_sum && spec.batch_scope == BatchScope::Global
         })
+}
+
+/// Whether a number is a power of two: all bits of its fraction are zero.
+fn has_no_fraction(number: f64) -> bool {
+    number.is_normal() && number.to_bits().trailing_zeros() >= f64::MANTISSA_DIGITS - 1
 }
 
 /// Compares the parameters at the end of a run with the sum of all samples' gradients.
