@@ -1,32 +1,29 @@
 //! The training algorithm: resolves `[sync]` of a run file, checks it, and creates the program that runs it.
 
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::groups::Groups;
 use peergrad_core::program::ProgramFactory;
-use peergrad_core::program::loader::{Loaded, TrainingConfig};
 use peergrad_core::program::programs::backup_workers::BackupWorkers;
 use peergrad_core::program::programs::diloco::Diloco;
-use peergrad_core::program::programs::downpour::{Downpour, DownpourSettings};
+use peergrad_core::program::programs::downpour::DownpourSettings;
 use peergrad_core::program::programs::ds_sync::DsSync;
 use peergrad_core::program::programs::local::Local;
 use peergrad_core::program::programs::local_trainer::LocalTrainer;
-use peergrad_core::program::programs::ssp::Ssp;
 use peergrad_core::program::programs::sync::SyncDataParallel;
-use peergrad_core::table::{
-    ApplyMode, Atomicity, BatchScope, Init, ReadPolicy, ReadSchedule, Table, TableLayout, TableRule,
-    TableSpec,
-};
+use peergrad_core::table::Atomicity;
 use peergrad_models::optimizer::Optimizer;
 use peergrad_protocol::limits::{LEASES_MAX, LOCAL_STEPS_MAX, PER_CLOCK_STALENESS_MAX, STEPS_MAX};
 use serde::{Deserialize, Serialize};
 
 use super::run_file::{AggregationName, ApplyName, LocalSteps, SyncKind, SyncSection};
 use super::{SpecificationError, TopologyName, within};
+use tables::{atomicity, downpour, ssp};
+
+mod tables;
 
 /// How the peers of a run train together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -359,66 +356,6 @@ fn is_by_step(apply: Option<ApplyName>, rule: &Optimizer) -> bool {
     }
 }
 
-/// How the owners of a parameter table apply updates. With plain SGD, they only add.
-fn rule_of(loaded: &Loaded) -> TableRule {
-    let TrainingConfig { rule, schedule, .. } = loaded.config;
-    match rule {
-        Optimizer::Sgd { weight_decay: 0.0 } => TableRule::Sum,
-        rule => TableRule::Optimizer { rule, schedule },
-    }
-}
-
-/// The layout of one table with all parameters. A row holds a few of them, or just one if each step of the task touches few.
-fn layout(loaded: &Loaded, apply_mode: ApplyMode) -> Arc<TableLayout> {
-    let count = loaded.manifest.parameter_count();
-    let width = match loaded.task.sparse() {
-        Some(_) => 1,
-        None => count.div_ceil(ROWS_WANTED).next_multiple_of(ROW_NUMBERS_MIN),
-    };
-    let (rows, rule, init) = (count.div_ceil(width).max(1) as u64, rule_of(loaded), Init::Parameters);
-    Arc::new(TableLayout::new(vec![Table { name: "parameters".into(), rows, width, rule, apply_mode, init }]))
-}
-
-fn atomicity(is_atomic: bool) -> Atomicity {
-    if is_atomic { Atomicity::Clock } else { Atomicity::Chunk }
-}
-
-fn ssp(
-    (staleness, staleness_from): (u64, &[(u64, u64)]),
-    apply: Option<ApplyName>,
-    atomicity: Atomicity,
-) -> ProgramFactory {
-    let first = ReadSchedule::constant(ReadPolicy::Staleness(staleness));
-    let read_schedule = staleness_from
-        .iter()
-        .fold(first, |read_schedule, &(step, bound)| read_schedule.then(step, ReadPolicy::Staleness(bound)));
-    let table_spec = move |loaded: &Loaded| {
-        let is_by_step = is_by_step(apply, &loaded.config.rule);
-        let apply_mode = if is_by_step { ApplyMode::PerClock } else { ApplyMode::Immediate };
-        TableSpec {
-            layout: layout(loaded, apply_mode),
-            read_schedule: read_schedule.clone(),
-            batch_scope: BatchScope::Global,
-            atomicity,
-            warm_up: 0,
-            wave: None,
-        }
-    };
-    ProgramFactory::with_tables(table_spec, |loaded| Ssp::of(loaded, rule_of(loaded)))
-}
-
-fn downpour(settings: DownpourSettings, (warm_up, wave): (u64, u64), atomicity: Atomicity) -> ProgramFactory {
-    let table_spec = move |loaded: &Loaded| TableSpec {
-        layout: layout(loaded, ApplyMode::Immediate),
-        read_schedule: ReadSchedule::constant(ReadPolicy::Unbounded),
-        batch_scope: BatchScope::PerWorker,
-        atomicity,
-        warm_up,
-        wave: NonZeroU64::new(wave),
-    };
-    ProgramFactory::with_tables(table_spec, move |loaded| Downpour::of(loaded, rule_of(loaded), settings))
-}
-
 /// How owners combine contributions, as written in files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "rule", rename_all = "kebab-case", deny_unknown_fields)]
@@ -506,10 +443,6 @@ const STALENESS_DEFAULT: u64 = 3;
 /// The most steps between two sends. Additions that were not sent are lost with their worker, and their samples are trained again.
 const N_PUSH_MAX: u64 = 32;
 const _: () = assert!((N_PUSH_MAX as usize) < LEASES_MAX, "unsent steps and two more fit in the leases");
-/// About how many rows a parameter table has; the row width follows from it.
-const ROWS_WANTED: usize = 1 << 14;
-/// The row width is a multiple of this.
-const ROW_NUMBERS_MIN: usize = 16;
 
 #[cfg(test)]
 mod tests {

@@ -38,7 +38,7 @@ pub(super) struct ChangeQueue {
     kept_transactions: VecDeque<(u64, usize)>,
     /// The bytes of `kept_transactions`.
     kept_bytes: usize,
-    /// For each chunk, the number of its last change.
+    /// For each chunk, the sequence number of the worker's last change to it.
     last_by_chunk: BTreeMap<usize, u64>,
     /// The number of the last change before this view, if some up to it are not acknowledged: keepers of earlier views may have them.
     before_view: Option<u64>,
@@ -78,7 +78,7 @@ impl ChangeQueue {
         self.entries.iter()
     }
 
-    /// The number of the last change to this chunk; 0 if there is none.
+    /// The sequence number of the worker's last change to this chunk; 0 if it has made none.
     pub(super) fn last_of(&self, chunk: usize) -> u64 {
         self.last_by_chunk.get(&chunk).copied().unwrap_or(0)
     }

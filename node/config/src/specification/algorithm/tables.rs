@@ -1,0 +1,86 @@
+//! The kinds of `[sync]` whose parameters are in a table.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use peergrad_core::program::ProgramFactory;
+use peergrad_core::program::loader::{Loaded, TrainingConfig};
+use peergrad_core::program::programs::downpour::{Downpour, DownpourSettings};
+use peergrad_core::program::programs::ssp::Ssp;
+use peergrad_core::table::{
+    ApplyMode, Atomicity, BatchScope, Init, ReadPolicy, ReadSchedule, Table, TableLayout, TableRule,
+    TableSpec,
+};
+use peergrad_models::optimizer::Optimizer;
+
+use super::is_by_step;
+use crate::specification::run_file::ApplyName;
+
+/// How the owners of a parameter table apply updates. With plain SGD, they only add.
+fn rule_of(loaded: &Loaded) -> TableRule {
+    let TrainingConfig { rule, schedule, .. } = loaded.config;
+    match rule {
+        Optimizer::Sgd { weight_decay: 0.0 } => TableRule::Sum,
+        rule => TableRule::Optimizer { rule, schedule },
+    }
+}
+
+/// The layout of one table with all parameters. A row holds a few of them, or just one if each step of the task touches few.
+fn layout(loaded: &Loaded, apply_mode: ApplyMode) -> Arc<TableLayout> {
+    let count = loaded.manifest.parameter_count();
+    let width = match loaded.task.sparse() {
+        Some(_) => 1,
+        None => count.div_ceil(ROWS_WANTED).next_multiple_of(ROW_NUMBERS_MIN),
+    };
+    let (rows, rule, init) = (count.div_ceil(width).max(1) as u64, rule_of(loaded), Init::Parameters);
+    Arc::new(TableLayout::new(vec![Table { name: "parameters".into(), rows, width, rule, apply_mode, init }]))
+}
+
+pub(super) fn atomicity(is_atomic: bool) -> Atomicity {
+    if is_atomic { Atomicity::Clock } else { Atomicity::Chunk }
+}
+
+pub(super) fn ssp(
+    (staleness, staleness_from): (u64, &[(u64, u64)]),
+    apply: Option<ApplyName>,
+    atomicity: Atomicity,
+) -> ProgramFactory {
+    let first = ReadSchedule::constant(ReadPolicy::Staleness(staleness));
+    let read_schedule = staleness_from
+        .iter()
+        .fold(first, |read_schedule, &(step, bound)| read_schedule.then(step, ReadPolicy::Staleness(bound)));
+    let table_spec = move |loaded: &Loaded| {
+        let is_by_step = is_by_step(apply, &loaded.config.rule);
+        let apply_mode = if is_by_step { ApplyMode::PerClock } else { ApplyMode::Immediate };
+        TableSpec {
+            layout: layout(loaded, apply_mode),
+            read_schedule: read_schedule.clone(),
+            batch_scope: BatchScope::Global,
+            atomicity,
+            warm_up: 0,
+            wave: None,
+        }
+    };
+    ProgramFactory::with_tables(table_spec, |loaded| Ssp::of(loaded, rule_of(loaded)))
+}
+
+pub(super) fn downpour(
+    settings: DownpourSettings,
+    (warm_up, wave): (u64, u64),
+    atomicity: Atomicity,
+) -> ProgramFactory {
+    let table_spec = move |loaded: &Loaded| TableSpec {
+        layout: layout(loaded, ApplyMode::Immediate),
+        read_schedule: ReadSchedule::constant(ReadPolicy::Unbounded),
+        batch_scope: BatchScope::PerWorker,
+        atomicity,
+        warm_up,
+        wave: NonZeroU64::new(wave),
+    };
+    ProgramFactory::with_tables(table_spec, move |loaded| Downpour::of(loaded, rule_of(loaded), settings))
+}
+
+/// About how many rows a parameter table has; the row width follows from it.
+const ROWS_WANTED: usize = 1 << 14;
+/// The row width is a multiple of this.
+const ROW_NUMBERS_MIN: usize = 16;
