@@ -64,7 +64,7 @@ pub enum Algorithm {
         /// The outer momentum: the share of the outer velocity that is kept, 0 to 1.
         outer_momentum: f32,
     },
-    /// Tables with bounded staleness: [`Ssp`].
+    /// Tables with bounded staleness: [`Ssp`](peergrad_core::program::programs::ssp::Ssp).
     Ssp {
         /// How many steps the fastest member may be ahead of the slowest.
         staleness: u64,
@@ -77,7 +77,7 @@ pub enum Algorithm {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         atomic: bool,
     },
-    /// Asynchronous updates: [`Downpour`] that sends and reads in each step.
+    /// Asynchronous updates: [`Downpour`](peergrad_core::program::programs::downpour::Downpour) that sends and reads in each step.
     Async {
         /// Samples that the first member trains alone; 0 for no warm-up.
         warm_up: u64,
@@ -87,7 +87,7 @@ pub enum Algorithm {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         atomic: bool,
     },
-    /// Asynchronous updates with less frequent communication: [`Downpour`].
+    /// Asynchronous updates with less frequent communication: [`Downpour`](peergrad_core::program::programs::downpour::Downpour).
     Downpour {
         /// Steps between two sends of a member's additions.
         n_push: u64,
