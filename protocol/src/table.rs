@@ -17,9 +17,11 @@ use crate::id::{Incarnation, PeerId};
 use crate::limits::{BATCH_SPANS_MAX, CHUNKS_MAX, LEASES_MAX, MEMBERS_MAX, PENDING_CLOCKS_MAX, STEPS_MAX};
 use crate::wire::codec::{Decode, Encode};
 pub use change::{JournalMessage, Map, Operation, TableChange};
+pub use cut::CutMessage;
 pub use row_set::RowSet;
 
 mod change;
+mod cut;
 mod row_set;
 
 /// The index of a row, over all tables of a run: each table has a range of indices, one table after the other.
@@ -69,6 +71,8 @@ pub enum TableMessage {
     Replicated(ChunkSet),
     /// Between a worker and the members that keep its journal.
     Journal(JournalMessage),
+    /// Between the member of lowest rank and another member: about a cut, which a checkpoint is made of.
+    Cut(CutMessage),
 }
 
 /// A message of a worker to an owner.
@@ -325,6 +329,7 @@ impl TableMessage {
             Self::ReplicaAck(number) => *number <= STEPS_MAX,
             Self::Replicated(chunks) => chunks.is_valid(),
             Self::Journal(message) => message.is_valid(),
+            Self::Cut(message) => message.is_valid(),
         }
     }
 }
@@ -397,7 +402,9 @@ impl SampleLease {
 }
 
 impl TableChunk {
-    fn is_valid(&self) -> bool {
+    /// Whether a member can have this state. Whether it fits the tables of a run is not known here.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
         let are_valid = |rows: &Rows| rows.indices.is_valid();
         (self.chunk as usize) < CHUNKS_MAX
             && are_valid(&self.rows)

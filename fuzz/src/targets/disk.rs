@@ -13,6 +13,7 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::DURABLE_BYTES_MAX;
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{BestEvaluation, SavedCheckpoint};
+use peergrad_protocol::table::{LeaseTable, Rows, SampleLease, TableChunk};
 use peergrad_protocol::view::Branch;
 use peergrad_protocol::{Buffer, RunId, StepNumber, ViewNumber};
 use safetensors::SafeTensors;
@@ -177,6 +178,7 @@ fn checkpoint() -> Checkpoint {
         },
         parameters: Arc::new(parameters),
         states: [0, 1, 7].map(state).to_vec(),
+        tables: Vec::new(),
         left_out: 2,
         own_samples: 77,
         evaluations: EvaluationHistory {
@@ -184,6 +186,23 @@ fn checkpoint() -> Checkpoint {
             since_best: 2,
         },
     }
+}
+
+/// A checkpoint of two chunks of tables.
+fn checkpoint_of_tables() -> Checkpoint {
+    let lease = SampleLease { epoch: 1, spans: vec![Span { start: 9, end: 12 }] };
+    let chunk = |chunk: u32| TableChunk {
+        chunk,
+        is_whole: true,
+        rows: Rows { indices: [3_u64, 4, 9].into_iter().collect(), values: vec![0.25; 6] },
+        updates: vec![1, 2, 3],
+        lease_table: (chunk == 0)
+            .then(|| LeaseTable { returned: vec![lease.clone()], ..LeaseTable::default() }),
+        ..TableChunk::default()
+    };
+    let whole = checkpoint();
+    let saved = SavedCheckpoint { states: [0, 7].into_iter().collect(), ..whole.saved };
+    Checkpoint { saved, states: Vec::new(), tables: [0, 7].map(chunk).to_vec(), ..whole }
 }
 
 /// The contents of a checkpoint's two files, as the checkpoint thread writes them.
@@ -222,7 +241,7 @@ impl Target for CheckpointTarget {
         let whole = checkpoint();
         let mut empty = whole.clone();
         (empty.states, empty.saved.states) = (Vec::new(), std::iter::empty().collect());
-        vec![written(whole), written(empty)]
+        vec![written(whole), written(empty), written(checkpoint_of_tables())]
     }
 
     /// Corrects the digests, and the length of the tensors in the index.

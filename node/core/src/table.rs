@@ -43,6 +43,7 @@ pub use rule::{RowChange, RowRule, TableRule};
 pub use worker::{ReadPolicy, ReadSchedule};
 
 mod change_queue;
+mod cut;
 mod error;
 pub mod journal;
 pub mod lease_table;
@@ -337,7 +338,7 @@ impl TableLayout {
     }
 
     /// The numbers that are stored for a row of this chunk: values and moments.
-    fn stride(&self, chunk: usize) -> usize {
+    pub(crate) fn stride(&self, chunk: usize) -> usize {
         self.table_of(chunk).stride()
     }
 

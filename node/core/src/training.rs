@@ -10,8 +10,8 @@
 //! - The [step engine](steps) trains all members in lockstep: batches, rounds, commits.
 //! - The [table engine](tables) lets each worker go at its own pace, on rows of parameters that members keep for each other.
 //!
-//! The node asks [`Training`] for what both engines have. Each engine lacks some of what the other has: a run with tables has no checkpoint
-//! and no merge snapshot, and a run with steps has no clock.
+//! The node asks [`Training`] for what both engines have. Each engine lacks some of what the other has: a run with tables has no merge
+//! snapshot, and a run with steps has no clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,7 +92,8 @@ impl Training {
         };
         if let Some(table_spec) = base.loaded.program.table_spec(&base.loaded) {
             let parameters = parameters();
-            return Self::Tables(Box::new(TableEngine::new(base, table_spec, parameters, out)));
+            let engine = TableEngine::new(base, table_spec, parameters, checkpoint.as_deref(), out);
+            return Self::Tables(Box::new(engine));
         }
         // A newcomer gets its parameters from the other members.
         let complete = (!base.is_newcomer()).then(parameters);
@@ -115,7 +116,7 @@ impl Training {
         }
     }
 
-    /// What only a run of steps has, such as checkpoints. `None` in a run with tables.
+    /// What only a run of steps has, such as evaluations on the way. `None` in a run with tables.
     pub(crate) fn steps(&self) -> Option<&StepEngine> {
         if let Self::Steps(steps) = self { Some(steps) } else { None }
     }
@@ -179,6 +180,16 @@ impl Training {
     /// Whether this branch descends from that view, perhaps through a merge.
     pub(crate) fn has_merged(&self, view: ViewDigest) -> bool {
         self.view().descends_from(view) || self.ancestors().iter().any(|root| root.view == view)
+    }
+
+    /// The newest state that this member can save by itself, and which checkpoints are kept beside it. `None` if it has nothing to save; with
+    /// tables, also while other members store a part of it.
+    pub(crate) fn checkpoint(&self) -> Option<Output> {
+        let (checkpoint, retention) = match self {
+            Self::Steps(steps) => (steps.state().checkpoint()?, steps.state().retention()),
+            Self::Tables(tables) => (tables.checkpoint_alone()?, tables.retention()),
+        };
+        Some(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), retention })
     }
 
     // The change of the view.

@@ -18,8 +18,9 @@ use peergrad_protocol::message::{
     WantSnapshot, Welcome,
 };
 use peergrad_protocol::table::{
-    JournalMessage, LastLease, LeaseTable, Map, Operation, Reduce, ReplicaUpdate, Request, Response, RowSet,
-    Rows, SampleLease, TableChange, TableChunk, TableMessage, WorkerClock, WorkerId, WorkerLeases,
+    CutMessage, JournalMessage, LastLease, LeaseTable, Map, Operation, Reduce, ReplicaUpdate, Request,
+    Response, RowSet, Rows, SampleLease, TableChange, TableChunk, TableMessage, WorkerClock, WorkerId,
+    WorkerLeases,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault,
@@ -374,6 +375,11 @@ fn tables() -> Vec<Sample> {
         ),
         ("table_kept", TableMessage::Journal(JournalMessage::Kept { worker: worker_id(), up_to: 300 })),
         ("table_forget", TableMessage::Journal(JournalMessage::Forget { worker: worker_id(), up_to: 300 })),
+        ("table_hold", TableMessage::Cut(CutMessage::Hold { attempt: 2 })),
+        ("table_held", TableMessage::Cut(CutMessage::Held { attempt: 2, number: 300 })),
+        ("table_take", TableMessage::Cut(CutMessage::Take { attempt: 2, number: 300 })),
+        ("table_taken", TableMessage::Cut(CutMessage::Taken { attempt: 2 })),
+        ("table_release", TableMessage::Cut(CutMessage::Release { attempt: 2 })),
         (
             "table_leased",
             TableMessage::Response(Response::Leased { lease_number: 8, lease: lease(), trained: None }),

@@ -23,6 +23,7 @@ use crate::world::World;
 pub struct Restarts {
     chunk_count: usize,
     has_state: bool,
+    has_tables: bool,
     has_local_parameters: bool,
     saved: BTreeMap<PeerId, Vec<SavedCheckpoint>>,
     branches: BTreeMap<ViewNumber, Branch>,
@@ -32,10 +33,13 @@ impl Restarts {
     /// The invariant for a run of this task and configuration.
     #[must_use]
     pub fn new(loaded: &Loaded) -> Self {
+        let tables = loaded.program.table_spec(loaded).map(|table_spec| table_spec.layout.chunk_count());
+        let has_local_parameters = loaded.program.has_local_parameters();
         Self {
-            chunk_count: loaded.manifest.chunks().count(),
-            has_local_parameters: loaded.program.has_local_parameters(),
-            has_state: loaded.state_count() > 0 && !loaded.program.has_local_parameters(),
+            chunk_count: tables.unwrap_or_else(|| loaded.manifest.chunks().count()),
+            has_tables: tables.is_some(),
+            has_local_parameters,
+            has_state: tables.is_some() || (loaded.state_count() > 0 && !has_local_parameters),
             saved: BTreeMap::new(),
             branches: BTreeMap::new(),
         }
@@ -59,7 +63,7 @@ impl Restarts {
         ))
     }
 
-    /// The newest step that members have saved completely; else the newest that any of them has; else the beginning.
+    /// The newest step that members have saved completely; else, without tables, the newest that any of them has; else the beginning.
     fn newest(&self, view: &View, chain: &[Branch]) -> u64 {
         let of_members = view.members.iter().filter_map(|member| self.saved.get(&member.peer)).flatten();
         // Only checkpoints up to the beginning of the next branch count, and none of an abandoned branch.
@@ -77,7 +81,8 @@ impl Restarts {
                 |chunk| valid.iter().any(|saved| position(saved) == **wanted && saved.states.contains(chunk));
             !self.has_state || chunks.all(is_saved)
         };
-        let newest = positions.iter().rev().find(is_whole).or(positions.last());
+        let in_part = positions.last().filter(|_| !self.has_tables);
+        let newest = positions.iter().rev().find(is_whole).or(in_part);
         newest.map_or(0, |(steps, _)| *steps)
     }
 }

@@ -79,6 +79,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("in-parts", include_str!("../../scenarios/in-parts.toml")),
     ("tables", include_str!("../../scenarios/tables.toml")),
     ("tables-by-step", include_str!("../../scenarios/tables-by-step.toml")),
+    ("tables-power-cut", include_str!("../../scenarios/tables-power-cut.toml")),
     ("trouble", include_str!("../../scenarios/trouble.toml")),
 ];
 

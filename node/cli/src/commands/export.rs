@@ -126,9 +126,6 @@ fn no_checkpoint_text(directory: &Path, unfinished: &UnfinishedRun, has_earlier_
         (Some(Some(Checkpointing::WhenStopping)), true) => {
             "with `seconds = 0` in [checkpoints], it writes one only when it stops".to_owned()
         }
-        (Some(Some(Checkpointing::Never)), true) => {
-            "its kind of training keeps its state in tables, which are in no checkpoint; the model is saved when the run ends or the peer leaves (Ctrl-C)".to_owned()
-        }
         (Some(None), true) => "it writes one from time to time; ask again later".to_owned(),
         (Some(_), false) => {
             format!("it was interrupted before it wrote one; `{program} resume` continues it")

@@ -8,8 +8,6 @@ use super::{Specification, TrainingSettings};
 /// When the peers of a run write checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checkpointing {
-    /// Never: the state of tables is in no checkpoint.
-    Never,
     /// Only when a peer stops.
     WhenStopping,
     /// At this interval, and when a peer stops.
@@ -30,7 +28,6 @@ impl Checkpointing {
 
     fn of_training(training: &TrainingSettings) -> Self {
         match training.checkpoint_seconds {
-            _ if training.algorithm.has_tables() => Self::Never,
             0 => Self::WhenStopping,
             seconds => Self::Every { seconds },
         }
@@ -51,7 +48,7 @@ mod tests {
         };
         assert_eq!(of(""), Some(Checkpointing::Every { seconds: 30 }));
         assert_eq!(of("[checkpoints]\nseconds = 0"), Some(Checkpointing::WhenStopping));
-        assert_eq!(of("[sync]\nkind = \"ssp\""), Some(Checkpointing::Never));
+        assert_eq!(of("[sync]\nkind = \"ssp\""), Some(Checkpointing::Every { seconds: 30 }));
         assert_eq!(Checkpointing::of(b"something else"), None);
     }
 }

@@ -82,8 +82,6 @@ pub enum Event {
         size: RunSize,
         /// Whether each member has losses of its own, because it trains local parameters or rows of tables.
         has_own_losses: bool,
-        /// Whether members write checkpoints. A run with tables has none.
-        has_checkpoints: bool,
     },
     /// This peer has entered a view.
     ViewInstalled {

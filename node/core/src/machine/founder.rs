@@ -34,6 +34,9 @@ impl Role for Founder {
     fn advance(&mut self, cx: &mut NodeContext<'_>) -> Result<(), Transition> {
         let sharding = cx.node.run.ready().map(ShardingConfig::of).filter(|sharding| sharding.has_state);
         if let Some(view) = self.view(sharding.map_or(0, |sharding| sharding.chunks.count())) {
+            if let Some(checkpoint) = self.checkpoint() {
+                cx.node.run.check_alone(checkpoint)?;
+            }
             self.recording();
             cx.out.extend(self.differing().map(Event::InitialParametersDiffer).map(Output::Event));
             cx.node.record(view, cx.out);

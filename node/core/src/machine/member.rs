@@ -10,7 +10,6 @@
 //! - `inspect`: the report for status requests.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use peergrad_models::task::Evaluation;
 use peergrad_protocol::invite::Secret;
@@ -375,12 +374,7 @@ impl Role for ActiveMember {
             self.training.commit_alone(cx.out);
         }
         // This peer may be the last one that has the state.
-        let state = self.training.steps().map(|steps| steps.state());
-        let save = state.and_then(|state| {
-            let (checkpoint, retention) = (Arc::new(state.checkpoint()?), state.retention());
-            Some(Output::SaveCheckpoint { checkpoint, retention })
-        });
-        cx.out.extend(save);
+        cx.out.extend(self.training.checkpoint());
         Farewell { state: self.training.final_state().or(cx.node.state_before.take()), peers }
     }
 }

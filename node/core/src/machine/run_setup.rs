@@ -19,6 +19,7 @@ use crate::machine::jobs::{Jobs, Purpose};
 use crate::machine::preparation::{Donor, LoadRequest, Preparation, Prepared};
 use crate::program::loader::{Loaded, Loader};
 use crate::state::checkpoint::Checkpoint;
+use crate::table::store::TableStore;
 
 /// The run of a peer, and its task.
 pub(super) struct RunSetup {
@@ -161,11 +162,10 @@ impl RunSetup {
     /// The task has been built.
     pub(super) fn prepared(&mut self, prepared: Prepared, out: &mut Vec<Output>) {
         let (size, program) = (prepared.loaded.run_size(), &prepared.loaded.program);
-        let has_checkpoints = !program.has_tables();
         let has_own_losses = program.has_local_parameters() || program.has_tables();
         if let Some(preparation) = self.preparing_mut() {
             preparation.prepared(prepared);
-            out.push(Output::Event(Event::Prepared { size, has_own_losses, has_checkpoints }));
+            out.push(Output::Event(Event::Prepared { size, has_own_losses }));
         }
     }
 
@@ -216,7 +216,7 @@ impl RunSetup {
         encode_record(&RunDefinition { specification: specification.to_vec(), nonce }).into()
     }
 
-    /// The checkpoint after `steps` steps that the driver has read, if it is of this run's model.
+    /// The checkpoint after `steps` steps that the driver has read, if it is of this run's model and tables.
     ///
     /// # Errors
     /// The checkpoint could not be read, or is of another model.
@@ -227,12 +227,41 @@ impl RunSetup {
     ) -> Result<Arc<Checkpoint>, Failure> {
         let loaded = self.ready();
         // A founder may get the checkpoint before it has read its data.
-        let fits =
-            |checkpoint: &Checkpoint| loaded.is_none_or(|loaded| loaded.manifest == checkpoint.manifest);
+        let fits = |checkpoint: &Checkpoint| loaded.is_none_or(|loaded| is_of(checkpoint, loaded));
         let fitting = result.and_then(|checkpoint| match fits(&checkpoint) {
             true => Ok(checkpoint),
             false => Err("it is of another model, or of another version of this program".to_owned()),
         });
         fitting.map_err(|reason| Failure::CheckpointLost { steps, reason })
     }
+
+    /// Checks that a run can start from this checkpoint alone, once the task is built.
+    ///
+    /// # Errors
+    /// It is of another model, or has only some chunks of the tables.
+    pub(super) fn check_alone(&self, checkpoint: Arc<Checkpoint>) -> Result<(), Failure> {
+        let steps = checkpoint.saved.steps;
+        let checkpoint = self.fitting_checkpoint(steps, Ok(checkpoint))?;
+        let layout = self.ready().and_then(|loaded| Some(loaded.program.table_spec(loaded)?.layout));
+        let chunk_count = layout.map_or(0, |layout| layout.chunk_count());
+        let found = checkpoint.tables.len();
+        if found >= chunk_count {
+            return Ok(());
+        }
+        let reason = format!(
+            "it has {found} of the {chunk_count} chunks of the tables: continue together with the other peers, which have the rest"
+        );
+        Err(Failure::CheckpointLost { steps: steps.0, reason })
+    }
+}
+
+/// Whether a checkpoint is of this model and these tables.
+fn is_of(checkpoint: &Checkpoint, loaded: &Loaded) -> bool {
+    let is_of_tables = |layout| {
+        let store = TableStore::new(layout);
+        checkpoint.tables.iter().all(|chunk| store.check(chunk).is_ok())
+    };
+    let table_spec = loaded.program.table_spec(loaded);
+    loaded.manifest == checkpoint.manifest
+        && table_spec.is_none_or(|table_spec| is_of_tables(table_spec.layout))
 }

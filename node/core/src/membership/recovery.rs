@@ -17,8 +17,8 @@
 //! 1. A peer asks for promises only if no member answers it, if it could train itself, and if its companions are a quorum.
 //! 2. If all members are back it does so at once; else some time after the last one came back, and later still if otherwise optimizer state
 //!    would be lost.
-//! 3. Tables are in memory only. A run that has some restarts only if all members are back, because a missing member may have kept its rows;
-//!    or if a user declares them lost.
+//! 3. A run with tables needs a checkpoint of which the members that are back have everything. Without one it restarts only if all members are
+//!    back, because a missing member may have saved the rest; or if a user declares it lost.
 //! 4. A change that a member has accepted before is proposed again, as in any agreement. The companions then are members of *that* view, and
 //!    recover from there.
 //!
@@ -114,7 +114,7 @@ impl RecoveringMember {
         self.lost_except = Some(self.present());
     }
 
-    /// Whether no member other than these can have kept anything of the run's tables.
+    /// Whether no member other than these can have saved anything of the run's tables.
     fn may_reset_tables(&self, there: &BTreeSet<Rank>) -> bool {
         there.len() == self.view.members.len()
             || self.lost_except.as_ref().is_some_and(|all| all.is_subset(there))
@@ -218,8 +218,8 @@ impl RecoveringMember {
             return;
         }
         let may_lose = self.may_reset_tables(&present) || self.driver.acceptor.accepted().is_some();
-        if planner.shard_map.sharding.has_tables && !may_lose {
-            // An attempt would only delay a peer that may restart the tables.
+        if planner.shard_map.sharding.has_tables && !may_lose && self.saved.is_empty() {
+            // An attempt would only delay a peer that may restart the tables, or has saved some of them.
             self.driver.attempt = None;
             return;
         }
@@ -280,11 +280,15 @@ impl RecoveringMember {
             None if waited < PATIENCE && reports.values().any(|report| report.rejoin.is_none()) => {
                 return self.driver.give_up(now, PACING.retry);
             }
-            None if planner.shard_map.sharding.has_tables && !self.may_reset_tables(&there) => {
-                return self.driver.give_up(now, RETRY_FOR_STATE);
-            }
             None => match planner.after_stop(&[], reports) {
-                Some(restart) if restart.is_due(missing, waited) => restart.change,
+                Some(restart)
+                    if restart.is_due(missing, waited)
+                        && (restart.is_whole
+                            || !planner.shard_map.sharding.has_tables
+                            || self.may_reset_tables(&there)) =>
+                {
+                    restart.change
+                }
                 Some(_) | None => return self.driver.give_up(now, RETRY_FOR_STATE),
             },
         };

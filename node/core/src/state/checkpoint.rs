@@ -7,6 +7,8 @@
 //! - *When.* Every few seconds, as configured, the member of lowest rank names a step that is a little ahead of all members. A member saves
 //!   when it has committed that step. A member that stops by itself saves its state once more.
 //! - *What.* All parameters, and the optimizer state of the chunks that this member stores; with local parameters, its own parameters.
+//! - *With tables* there is no step that all members commit. They agree on a moment at which no change is under way (`table/cut.rs`), and
+//!   each saves the chunks that it stores at that moment.
 //! - *What for.* When all peers have stopped, those that return agree on the view that follows their last one (`recovery.rs`). That view
 //!   names the step from which all resume.
 //!
@@ -19,6 +21,7 @@ use std::time::Duration;
 
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{BestEvaluation, SavedCheckpoint};
+use peergrad_protocol::table::TableChunk;
 use peergrad_protocol::{Buffer, Instant, RunId, StepNumber};
 
 pub use crate::state::optimizer_state::OptimizerState;
@@ -36,8 +39,10 @@ pub struct Checkpoint {
     pub saved: SavedCheckpoint,
     /// The flat parameter vector.
     pub parameters: Arc<Buffer>,
-    /// The optimizer state of the chunks that [`SavedCheckpoint::states`] names, in their order.
+    /// The optimizer state of the chunks that [`SavedCheckpoint::states`] names, in their order. Empty with tables.
     pub states: Vec<OptimizerState>,
+    /// With tables: the chunks that [`SavedCheckpoint::states`] names, in their order.
+    pub tables: Vec<TableChunk>,
     /// Samples that the steps left out.
     pub left_out: u64,
     /// Samples that this peer has computed.
@@ -68,6 +73,8 @@ impl Checkpoint {
 pub(crate) struct CheckpointSchedule {
     /// The next checkpoint. `None` if none is ever due.
     next: Option<NextCheckpoint>,
+    /// With tables: when the cut is given up that this member has asked for. `None` if it has asked for none since.
+    cut_ends: Option<Instant>,
 }
 
 /// A checkpoint that is to come.
@@ -83,22 +90,28 @@ struct NextCheckpoint {
 impl CheckpointSchedule {
     /// A schedule with this interval between checkpoints; `None`: they are never due.
     pub(crate) fn new(now: Instant, every: Option<Duration>) -> Self {
-        Self { next: every.map(|every| NextCheckpoint::after(now, every)) }
+        Self { next: every.map(|every| NextCheckpoint::after(now, every)), cut_ends: None }
     }
 
     /// When `tick` must be called next; `None` if checkpoints are never due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let next = self.next.as_ref()?;
-        let sample_at = Instant(next.due.0.saturating_sub(LEAD.min(next.every / 2).as_nanos() as u64));
-        Some(if next.sampled.is_none() { sample_at } else { next.due })
+        let next = self.next.as_ref()?.deadline();
+        Some(self.cut_ends.map_or(next, |cut_ends| cut_ends.min(next)))
+    }
+
+    /// This member asks all members for a cut of tables.
+    pub(crate) fn cut_begins(&mut self, now: Instant) {
+        self.cut_ends = Some(now.after(CUT_TIME_MAX));
+    }
+
+    /// Whether the cut must be given up, if it was not taken yet. True once for each cut.
+    pub(crate) fn cut_is_late(&mut self, now: Instant) -> bool {
+        self.cut_ends.take_if(|ends| *ends <= now).is_some()
     }
 
     /// The step after which all members must save, if a checkpoint is due: ahead of any member's step when the message arrives.
     pub(crate) fn tick(&mut self, now: Instant, step: StepNumber) -> Option<StepNumber> {
-        if self.deadline()? > now {
-            return None;
-        }
-        let next = self.next.as_mut()?;
+        let next = self.next.as_mut().filter(|next| next.deadline() <= now)?;
         let Some(sampled) = next.sampled else {
             next.sampled = Some(step);
             return None;
@@ -118,11 +131,18 @@ impl CheckpointSchedule {
 }
 
 impl NextCheckpoint {
+    fn deadline(&self) -> Instant {
+        let sample_at = Instant(self.due.0.saturating_sub(LEAD.min(self.every / 2).as_nanos() as u64));
+        if self.sampled.is_none() { sample_at } else { self.due }
+    }
+
     fn after(now: Instant, every: Duration) -> Self {
         Self { every, due: now.after(every), sampled: None }
     }
 }
 
+/// How long members may hold back changes of tables for a cut. Usually they do so for some round trips.
+const CUT_TIME_MAX: Duration = Duration::from_secs(10);
 /// How far ahead in time the step is named.
 const LEAD: Duration = Duration::from_secs(1);
 /// How many steps members can be apart, and one more that may be committed while the message is on its way.

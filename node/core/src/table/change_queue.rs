@@ -40,6 +40,8 @@ pub(super) struct ChangeQueue {
     kept_bytes: usize,
     /// For each chunk, the sequence number of the worker's last change to it.
     last_by_chunk: BTreeMap<usize, u64>,
+    /// The changes after this number wait until a cut is taken; `None` while none is.
+    hold_after: Option<u64>,
     /// The number of the last change before this view, if some up to it are not acknowledged: keepers of earlier views may have them.
     before_view: Option<u64>,
 }
@@ -134,6 +136,7 @@ impl ChangeQueue {
     /// Enters a view in which these members keep the journal.
     pub(super) fn enter(&mut self, owners: &Owners, keepers: impl Iterator<Item = Rank>, out: &mut Outbox) {
         self.released = 0;
+        self.hold_after = None;
         self.sent_to_keepers = 0;
         self.keepers = keepers.map(|rank| (rank, 0)).collect();
         self.before_view = Some(self.last);
@@ -200,6 +203,7 @@ impl ChangeQueue {
     /// Sends the changes that all keepers have to their owners.
     fn release(&mut self, owners: &Owners, out: &mut Outbox) {
         let kept_up_to = self.keepers.values().min().copied().unwrap_or(u64::MAX);
+        let kept_up_to = kept_up_to.min(self.hold_after.unwrap_or(u64::MAX));
         let first = self.entries.partition_point(|entry| entry.change.sequence <= self.released);
         for entry in self.entries.range(first..) {
             let TableChange { sequence, chunk, .. } = entry.change;
@@ -214,6 +218,23 @@ impl ChangeQueue {
             owners.send(chunk as usize, request, out);
             self.released = sequence;
         }
+    }
+
+    /// Holds back the changes that no owner can have: those that were sent to owners neither in this view nor, perhaps, before it. They are
+    /// whole transactions.
+    pub(super) fn hold(&mut self) {
+        self.hold_after = Some(self.released_up_to().max(self.before_view.unwrap_or(0)));
+    }
+
+    /// Whether all changes are safe that were not held back.
+    pub(super) fn is_held(&self) -> bool {
+        self.hold_after.is_some_and(|last| self.acknowledged_up_to() >= last)
+    }
+
+    /// Sends the changes that were held back.
+    pub(super) fn end_hold(&mut self, owners: &Owners, out: &mut Outbox) {
+        self.hold_after = None;
+        self.release(owners, out);
     }
 
     /// A keeper keeps the changes up to this number.

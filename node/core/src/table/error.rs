@@ -89,6 +89,9 @@ pub enum TableError {
     /// A change to keep that does not follow the one before.
     #[error("a change that does not follow the one before it")]
     OutOfOrder,
+    /// A message about a cut from a member that does not send it, or before what must come first.
+    #[error("a message about a checkpoint that does not come from this member here")]
+    CutOutOfOrder,
     /// Changes of too many workers that are gone.
     #[error("changes of more than {0} workers that are gone")]
     TooManyDeparted(usize),

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use peergrad_protocol::table::{Row, RowSet, Rows, TableMessage, WorkerId};
+use peergrad_protocol::table::{Row, RowSet, Rows, TableChunk, TableMessage, WorkerId};
 use peergrad_protocol::{Incarnation, PeerId, Rank};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
@@ -61,6 +61,8 @@ struct Swarm {
     lost: BTreeMap<Row, (u64, u64)>,
     /// The most clocks that a worker was ahead of the slowest when it read.
     ahead: u64,
+    /// The chunks of each cut that was taken, by the view and the number of the cut: of each chunk, the copies of its holders.
+    cuts: BTreeMap<(u64, u64), BTreeMap<u32, Vec<TableChunk>>>,
 }
 
 impl Swarm {
@@ -78,6 +80,7 @@ impl Swarm {
             names: 0,
             lost: BTreeMap::new(),
             ahead: 0,
+            cuts: BTreeMap::new(),
         };
         let founders = (0..count).map(|_| swarm.name()).collect();
         swarm.enter(founders);
@@ -167,7 +170,7 @@ impl Swarm {
                     let mut store = TableStore::new(Arc::clone(&self.layout));
                     let mine = (0..CHUNKS).filter(|chunk| replica_map.holders[*chunk].contains(&me));
                     mine.filter(|_| is_first).for_each(|chunk| store.create_chunk(chunk, &Rows::default()));
-                    let start = if is_first { WorkerStart::WithRun } else { WorkerStart::Late };
+                    let start = if is_first { WorkerStart::At(0) } else { WorkerStart::Late };
                     let schedule = ReadSchedule::constant(self.read_policy);
                     let layout = || Arc::clone(&self.layout);
                     let worker = TableWorker::new(layout(), schedule, self.atomicity, start);
@@ -242,7 +245,44 @@ impl Swarm {
         for rank in peer.member.server().ready() {
             while peer.member.server_mut().answer_ready(rank, &mut out) {}
         }
+        if let Some(cut) = peer.member.take_cut() {
+            let copies = self.cuts.entry((self.replica_map.view_number, cut.number)).or_default();
+            cut.chunks.into_iter().for_each(|chunk| copies.entry(chunk.chunk).or_default().push(chunk));
+        }
         self.post(to, out);
+    }
+
+    /// The member of lowest rank asks for a cut, or gives up the one that it has asked for.
+    fn change_cut(&mut self) {
+        let (mut out, gives_up) = (Vec::new(), self.draw(10) == 0);
+        let member = &mut self.peer(Rank(0)).member;
+        match gives_up {
+            true => member.give_up_cut(&mut out),
+            false => member.begin_cut(&mut out),
+        }
+        self.post(Rank(0), out);
+    }
+
+    /// Checks that the holders of a chunk have the same copies in each cut. Returns how many cuts have all chunks, and how many of these have
+    /// each clock in whole or not at all.
+    fn check_cuts(&self) -> (usize, usize) {
+        let mut whole = (0, 0);
+        for copies in self.cuts.values() {
+            let mut sum = 0.0;
+            for copies in copies.values() {
+                assert!(copies.iter().all(|copy| *copy == copies[0]), "holders have the same copies");
+                for row in copies[0].rows.values.chunks_exact(WIDTH) {
+                    assert_eq!(row[1], -2.0 * row[0]);
+                    sum += row[2];
+                }
+            }
+            if copies.len() == CHUNKS {
+                whole = (whole.0 + 1, whole.1 + usize::from(sum == 0.0));
+            }
+        }
+        let numbers: Vec<u64> = self.cuts.keys().map(|(_, number)| *number).collect();
+        assert!(numbers.is_sorted(), "{numbers:?}");
+        whole
     }
 
     fn can_go_on(&self, rank: Rank, clocks: u64) -> bool {
@@ -340,6 +380,9 @@ fn churn(seed: u64, policies: Policies, changes: usize) -> Swarm {
     for _ in 0..changes {
         for _ in 0..swarm.draw(400) {
             swarm.step(clocks);
+            if swarm.draw(20) == 0 {
+                swarm.change_cut();
+            }
         }
         let mut members = swarm.replica_map.members.clone();
         let kind = swarm.draw(3);
@@ -354,7 +397,11 @@ fn churn(seed: u64, policies: Policies, changes: usize) -> Swarm {
         }
         swarm.enter(members);
     }
-    while swarm.step(clocks) {}
+    while swarm.step(clocks) {
+        if swarm.draw(200) == 0 {
+            swarm.change_cut();
+        }
+    }
     let slow: Vec<u64> = swarm.peers.values().map(|peer| peer.member.worker.clock()).collect();
     assert!(slow.iter().all(|clock| *clock >= clocks), "nothing waits on the departed: {slow:?}");
     swarm
@@ -381,6 +428,22 @@ fn sums_are_exact_while_workers_join_leave_and_crash() {
         .map(|(seed, _)| seed)
         .collect();
     assert_eq!(torn, [0; 0], "seeds with clocks that are in only in part");
+}
+
+#[test]
+fn cuts_have_all_of_a_clock_or_nothing() {
+    let read_policies = [ReadPolicy::Unbounded, ReadPolicy::Staleness(0), ReadPolicy::Staleness(3)];
+    let cuts = |apply_mode| {
+        let seeds = (1000..1060).map(move |seed| (seed, read_policies[seed as usize % 3]));
+        seeds.map(move |(seed, read_policy)| churn(seed, (read_policy, Atomicity::Clock, apply_mode), 8))
+    };
+    for apply_mode in [ApplyMode::Immediate, ApplyMode::PerClock] {
+        let (taken, whole) = cuts(apply_mode)
+            .map(|swarm| swarm.check_cuts())
+            .fold((0, 0), |sum, of_swarm| (sum.0 + of_swarm.0, sum.1 + of_swarm.1));
+        assert!(taken > 200, "{taken} cuts");
+        assert_eq!(whole, taken, "cuts with all of each clock, or nothing");
+    }
 }
 
 #[test]

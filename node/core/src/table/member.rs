@@ -1,12 +1,13 @@
-//! One member's part in the tables: its worker, the chunks that it stores, and the journal that it keeps for other workers.
+//! One member's part in the tables: its worker, the chunks that it stores, the journal that it keeps for other workers, and its part in cuts.
 
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::chunk_set::ChunkSet;
-use peergrad_protocol::table::{JournalMessage, Request, Response, TableMessage};
+use peergrad_protocol::table::{CutMessage, JournalMessage, Request, Response, TableChunk, TableMessage};
 
 use super::TableError;
+use super::cut::{Cut, CutStep};
 use super::journal::Journal;
 use super::lease_table::LeasePolicy;
 use super::replica_map::ReplicaMap;
@@ -23,6 +24,19 @@ pub struct TableMember {
     journal: Journal,
     /// The chunks whose holders all have their present state.
     replicated: ChunkSet,
+    /// Its part in the cut that is being taken.
+    cut: Cut,
+    /// The cut that it has taken and nobody has saved yet.
+    taken: Option<TakenCut>,
+}
+
+/// What a member has of a cut.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TakenCut {
+    /// The number of the cut. It is larger than those of all earlier cuts of the run, and at least the clock of the fastest worker.
+    pub number: u64,
+    /// The chunks that the member stores.
+    pub chunks: Vec<TableChunk>,
 }
 
 /// Whether a member has taken in enough of the responses to it to get more.
@@ -38,7 +52,14 @@ impl TableMember {
     /// A member with this worker and journal, before its first view.
     #[must_use]
     pub fn new(worker: TableWorker, journal: Journal) -> Self {
-        Self { worker, server: None, journal, replicated: ChunkSet::default() }
+        Self {
+            worker,
+            server: None,
+            journal,
+            replicated: ChunkSet::default(),
+            cut: Cut::default(),
+            taken: None,
+        }
     }
 
     /// Leaves the view, with the chunks that this member has stored in it.
@@ -56,6 +77,7 @@ impl TableMember {
         out: &mut Outbox,
     ) {
         self.replicated = ChunkSet::default();
+        self.cut.enter();
         self.server = Some(TableServer::enter(me, Arc::clone(replica_map), lease_policy, handover, out));
         // Owners get what this member has kept of workers that are gone before its clock.
         self.journal.enter(me, Arc::clone(replica_map), out);
@@ -97,8 +119,21 @@ impl TableMember {
         backlog: Backlog,
         out: &mut Outbox,
     ) -> Result<(), TableError> {
+        let result = self.take_in(from, message, backlog, out);
+        self.report_held(out);
+        result
+    }
+
+    fn take_in(
+        &mut self,
+        from: Rank,
+        message: TableMessage,
+        backlog: Backlog,
+        out: &mut Outbox,
+    ) -> Result<(), TableError> {
         let server = self.server.as_mut().expect("a member keeps chunks in every view");
         match message {
+            TableMessage::Cut(message) => self.on_cut(from, message, out),
             TableMessage::Request(request @ (Request::Get { .. } | Request::Reduce { .. }))
                 if backlog == Backlog::Large || server.has_ready(from) =>
             {
@@ -136,6 +171,67 @@ impl TableMember {
     fn announce_clock(&mut self, out: &mut Outbox) {
         if self.journal.has_replayed() {
             self.worker.announce_clock(out);
+        }
+    }
+
+    // Cuts.
+
+    /// The run continues from the cut with this number.
+    pub fn continue_from(&mut self, number: u64) {
+        self.cut.continue_from(number);
+    }
+
+    /// This member, which has the lowest rank, asks all members for a cut, unless one is being taken or chunks are on their way.
+    pub fn begin_cut(&mut self, out: &mut Outbox) {
+        let replica_map = self.server().replica_map();
+        if self.replicated.len() == replica_map.holders.len() {
+            self.cut.begin(replica_map.ranks(), out);
+        }
+    }
+
+    /// This member, which has the lowest rank, gives up a cut that takes too long.
+    pub fn give_up_cut(&mut self, out: &mut Outbox) {
+        let ranks = self.server().replica_map().ranks();
+        self.cut.give_up(ranks, out);
+    }
+
+    /// The cut that was taken since the last call, if one was.
+    pub fn take_cut(&mut self) -> Option<TakenCut> {
+        self.taken.take()
+    }
+
+    /// A cut of a member that is alone; `None` if it does not have all chunks.
+    #[must_use]
+    pub fn cut_alone(&self) -> Option<TakenCut> {
+        let chunk_count = self.server().replica_map().holders.len();
+        let chunks = self.server().store().saved(|_| true);
+        let number = self.cut.next_number(self.worker.clock());
+        (chunks.len() == chunk_count).then_some(TakenCut { number, chunks })
+    }
+
+    fn on_cut(&mut self, from: Rank, message: CutMessage, out: &mut Outbox) -> Result<(), TableError> {
+        let replica_map = self.server().replica_map();
+        match self.cut.on_message(from, message, replica_map.members.len(), out)? {
+            None => {}
+            Some(CutStep::Hold) => self.worker.hold(),
+            Some(CutStep::Take(number)) => {
+                let is_held = |chunk: usize| self.server().keeps(chunk);
+                self.taken = Some(TakenCut { number, chunks: self.server().store().saved(is_held) });
+            }
+            Some(CutStep::Release) => self.worker.end_hold(out),
+        }
+        Ok(())
+    }
+
+    /// Says that this member is held, once that is so: the changes are safe that it had sent, for its own worker and for those that are gone,
+    /// and all holders have their chunks.
+    fn report_held(&mut self, out: &mut Outbox) {
+        if self.cut.is_holding()
+            && self.worker.is_held()
+            && self.journal.is_settled()
+            && self.replicated.len() == self.server().replica_map().holders.len()
+        {
+            self.cut.report_held(self.worker.clock(), out);
         }
     }
 

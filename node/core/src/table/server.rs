@@ -219,6 +219,11 @@ impl TableServer {
         ViewHandover { dirty, store: self.store, replica_map: self.replica_map }
     }
 
+    /// The members of the view, and the holders of each chunk.
+    pub(super) fn replica_map(&self) -> &Arc<ReplicaMap> {
+        &self.replica_map
+    }
+
     /// The chunks that are stored here.
     #[must_use]
     pub fn store(&self) -> &TableStore {
@@ -333,7 +338,7 @@ impl TableServer {
     }
 
     /// Whether this member is a holder of the chunk.
-    fn keeps(&self, chunk: usize) -> bool {
+    pub(super) fn keeps(&self, chunk: usize) -> bool {
         self.replica_map.holders[chunk].contains(&self.me)
     }
 

@@ -68,8 +68,8 @@ pub struct TableWorker {
 /// When a worker starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerStart {
-    /// With the run, at clock 0.
-    WithRun,
+    /// With the run, at this clock: 0, or that of the checkpoint from which the run continues.
+    At(u64),
     /// In a run in progress, without a clock.
     Late,
 }
@@ -89,10 +89,13 @@ impl TableWorker {
             atomicity,
             announced: Announced::Waits,
             clock: match start {
-                WorkerStart::WithRun => Some(0),
+                WorkerStart::At(clock) => Some(clock),
                 WorkerStart::Late => None,
             },
-            completed_by_all: 0,
+            completed_by_all: match start {
+                WorkerStart::At(clock) => clock,
+                WorkerStart::Late => 0,
+            },
             changes: ChangeLog::default(),
             cache: RowCache::default(),
             reads: Reads::default(),
@@ -125,6 +128,23 @@ impl TableWorker {
     fn after_release(&mut self, out: &mut Outbox) {
         self.reads.release(&self.owners, self.changes.queue.released_up_to(), out);
         self.send_clock(out);
+    }
+
+    /// Sends owners no new changes until [`end_hold`](Self::end_hold): a cut is taken.
+    pub fn hold(&mut self) {
+        self.changes.queue.hold();
+    }
+
+    /// Whether all changes are safe that it had sent to owners before the hold.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.changes.queue.is_held()
+    }
+
+    /// Sends the changes that have waited for the cut.
+    pub fn end_hold(&mut self, out: &mut Outbox) {
+        self.changes.queue.end_hold(&self.owners, out);
+        self.after_release(out);
     }
 
     /// The clock of the first change that was not sent to its owner yet, and the members that it waits for. `None` if all were sent.

@@ -27,6 +27,7 @@ use crate::node_report::Wait;
 use crate::peer_links::LinkFlow;
 use crate::program::command::Reply;
 use crate::state::assignment::BatchAssignment;
+use crate::state::checkpoint::Checkpoint;
 use crate::state::shard_map::ShardMap;
 use crate::table::lease_table::LeasePolicy;
 use crate::table::member::TableMember;
@@ -38,6 +39,7 @@ use crate::table::{BatchScope, Init, TableLayout, TableSpec};
 use exchange::Exchange;
 use program::{ClockProgress, LeaseProgress, Waiting};
 
+mod checkpoints;
 mod exchange;
 mod program;
 mod stream;
@@ -86,11 +88,12 @@ impl Departure {
 }
 
 impl TableEngine {
-    /// The engine in this member's first view, with these parameters.
+    /// The engine in this member's first view, with these parameters, and with the checkpoint that this member has of the view's first step.
     pub(super) fn new(
         base: EngineBase,
         table_spec: TableSpec,
         parameters: Arc<Buffer>,
+        checkpoint: Option<&Checkpoint>,
         out: &mut Vec<Output>,
     ) -> Self {
         let TableSpec { layout, read_schedule, batch_scope, atomicity, warm_up, wave } = table_spec;
@@ -99,14 +102,15 @@ impl TableEngine {
         let first_step = base.view().first_step();
         let batch = (config.round_size(), samples);
         let view = (&**base.view(), base.digest());
-        let start = if base.is_newcomer() { WorkerStart::Late } else { WorkerStart::WithRun };
+        let start = if base.is_newcomer() { WorkerStart::Late } else { WorkerStart::At(first_step.0) };
+        let checkpoint = checkpoint.filter(|_| !base.is_newcomer());
         let worker = TableWorker::new(Arc::clone(&layout), read_schedule, atomicity, start);
         let mut engine = Self {
             assignment: base.cache.assignment(&BatchAssignment::default(), batch, view, first_step),
             exchange: Exchange::new(base.rank, layout, worker),
             lease_policy: LeasePolicy { epochs, samples, warm_up, wave },
             waiting: Waiting::default(),
-            leases: LeaseProgress::default(),
+            leases: LeaseProgress::at_clock(start),
             clock: ClockProgress::default(),
             departure: Departure::Staying,
             batch_scope,
@@ -114,16 +118,20 @@ impl TableEngine {
             parameters,
             base,
         };
+        engine.exchange.member.continue_from(first_step.0);
         // After a restart without checkpoints no member has any chunk: all of them start with their initial values.
         let is_founded = match &engine.base.view().recovery {
             Recovery::Initialize => true,
             Recovery::Resume(resume) => resume.is_restored,
         };
         let (replica_map, layout) = (replica_map(&engine.base.shard_map), &engine.exchange.layout);
-        let store = if is_founded {
-            initial_store(layout, &replica_map, engine.base.rank, &engine.parameters)
-        } else {
-            TableStore::new(Arc::clone(layout))
+        let store = match checkpoint {
+            Some(checkpoint) => TableStore::restored(Arc::clone(layout), &checkpoint.tables)
+                .expect("a checkpoint is of the run's tables, or it is not used"),
+            None if is_founded && first_step.0 == 0 => {
+                initial_store(layout, &replica_map, engine.base.rank, &engine.parameters)
+            }
+            None => TableStore::new(Arc::clone(layout)),
         };
         engine.enter_exchange(replica_map, ViewHandover::new(store));
         engine.make_progress(out);
@@ -333,6 +341,7 @@ impl TableEngine {
         exchange.streams.flush(base, out);
         exchange.answer_ready();
         exchange.streams.flush(base, out);
+        self.save_cut(out);
         if let Some(reply) = self.waiting.ready.take() {
             let _ = reply.send(());
         }

@@ -56,17 +56,12 @@ fn joining_text(event: &Event, me: &PeerId) -> Option<String> {
         {
             format!("receiving the data file from the swarm: {} of {}", bytes(*received), bytes(*total))
         }
-        Event::Prepared { size, has_checkpoints, .. } => format!(
-            "{} parameters, {} training samples, {} ({}){}",
+        Event::Prepared { size, .. } => format!(
+            "{} parameters, {} training samples, {} ({})",
             count(size.parameters as u64),
             count(size.samples),
             plural(size.epochs as usize, "epoch"),
-            plural(size.steps as usize, "step"),
-            if *has_checkpoints {
-                ""
-            } else {
-                "; this kind of training writes no checkpoints: if all peers stop at once, it begins from the start"
-            }
+            plural(size.steps as usize, "step")
         ),
         Event::MembersUnreachable { peers } => format!(
             "ready, but this peer cannot reach these members: {}; if they have stopped, the run waits for them, otherwise check the network between here and there",

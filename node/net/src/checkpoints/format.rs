@@ -4,11 +4,16 @@
 //! any program that reads a model reads a checkpoint: `peergrad.updates` (U32, one for each chunk with state in it) and, for each
 //! such chunk, `peergrad.state.0017` (F32, as [`OptimizerState::moments`](peergrad_core::state::checkpoint::OptimizerState) has it).
 //!
+//! With tables there are instead, for each chunk of theirs: `peergrad.rows.0017` (U64, shape (ranges, 2): the rows that exist, as ranges of
+//! their indices), `peergrad.values.0017` (F32, shape (rows, stride): the values of each row, then its moments), and `peergrad.updates.0017`
+//! (U32, by row). The samples that are not done yet are in the index, beside the first chunk.
+//!
 //! # Invariants
 //! - The index is written last and names the length and digest of the other file: without an index, or with another digest, a
 //!   file is not a checkpoint.
 //! - Any bytes read as a checkpoint or as an error text. Reading allocates no more than the length of the file.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,6 +23,7 @@ use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::CHUNKS_MAX;
 use peergrad_protocol::message::{BestEvaluation, SavedCheckpoint};
+use peergrad_protocol::table::{LeaseTable, RowSet, Rows, SampleLease, TableChunk};
 use peergrad_protocol::view::Branch;
 use peergrad_protocol::{Buffer, RunId, StepNumber, ViewNumber};
 use safetensors::tensor::TensorView;
@@ -46,8 +52,11 @@ pub(super) struct Index {
     last_batches: Option<u32>,
     /// Digest of the parameters.
     digest: String,
-    /// Ranges of chunks whose optimizer state is included.
+    /// Ranges of chunks whose optimizer state is included; with tables, of the chunks that are included.
     states: Vec<[u32; 2]>,
+    /// With tables: whether the chunks are those of tables.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    has_tables: bool,
     left_out: u64,
     own_samples: u64,
     /// The best evaluation before it: the steps behind it, and its loss; absent before the first.
@@ -56,16 +65,60 @@ pub(super) struct Index {
     /// How many evaluations came since.
     #[serde(default)]
     since_best: u32,
+    /// With the first chunk of tables: which samples are done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    leases: Option<IndexLeases>,
     /// Length of the tensors' file in bytes.
     pub(super) bytes: u64,
     /// Digest of the tensors' file.
     pub(super) file_digest: String,
 }
 
+/// Which samples are done, in a run with tables: those that were leased once, except those to be leased again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IndexLeases {
+    /// The position of the first sample that was never leased.
+    epoch: u64,
+    position: u64,
+    /// Whether no more samples are leased, since a user has ended the run.
+    is_over: bool,
+    /// Epochs, each with ranges of positions that are leased again.
+    returned: Vec<(u64, Vec<[u64; 2]>)>,
+}
+
+impl IndexLeases {
+    fn of(leases: &LeaseTable) -> Self {
+        Self {
+            epoch: leases.cursor.epoch,
+            position: leases.cursor.position,
+            is_over: leases.cursor.ending == Ending::Over,
+            returned: leases.returned.iter().map(|lease| (lease.epoch, ranges_of(&lease.spans))).collect(),
+        }
+    }
+
+    fn table(&self) -> LeaseTable {
+        let lease = |(epoch, ranges): &(u64, Vec<[u64; 2]>)| SampleLease {
+            epoch: *epoch,
+            spans: ranges.iter().map(|[start, end]| Span { start: *start, end: *end }).collect(),
+        };
+        LeaseTable {
+            cursor: DataCursor {
+                epoch: self.epoch,
+                position: self.position,
+                ending: if self.is_over { Ending::Over } else { Ending::None },
+                ..DataCursor::default()
+            },
+            returned: self.returned.iter().map(lease).collect(),
+            outstanding: Vec::new(),
+        }
+    }
+}
+
 impl Index {
     /// The index of a checkpoint whose tensors' file has this length and digest.
     pub(super) fn of(checkpoint: &Checkpoint, bytes: u64, file_digest: ContentDigest) -> Self {
-        let Checkpoint { run, saved, left_out, own_samples, evaluations, .. } = checkpoint;
+        let Checkpoint { run, saved, tables, left_out, own_samples, evaluations, .. } = checkpoint;
         let SavedCheckpoint { steps, branch, cursor, digest, states } = saved;
         let mut ranges: Vec<[u32; 2]> = Vec::new();
         for chunk in states.iter().map(|chunk| chunk as u32) {
@@ -91,6 +144,8 @@ impl Index {
             },
             digest: digest.to_string(),
             states: ranges,
+            has_tables: !tables.is_empty(),
+            leases: tables.iter().find_map(|chunk| chunk.lease_table.as_ref()).map(IndexLeases::of),
             left_out: *left_out,
             own_samples: *own_samples,
             best: evaluations.best.map(|best| (best.steps.0, best.loss)),
@@ -157,13 +212,14 @@ impl Index {
 /// # Errors
 /// The system's error.
 pub(super) fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), SafeTensorError> {
-    let Checkpoint { run, specification, manifest, saved, parameters, states, .. } = checkpoint;
+    let Checkpoint { run, specification, manifest, saved, parameters, states, tables, .. } = checkpoint;
     let origin = Origin {
         run: *run,
         steps: saved.steps.0,
         specification: String::from_utf8(specification.to_vec()).unwrap_or_default(),
     };
-    let metadata = std::iter::once(metadata_of(manifest, saved.digest, &origin)).collect();
+    let digest = ContentDigest::of(parameters.bytes());
+    let metadata = std::iter::once(metadata_of(manifest, digest, &origin)).collect();
     let view = |dtype, shape: Vec<usize>, bytes| {
         TensorView::new(dtype, shape, bytes).expect("a tensor has as many elements as its shape")
     };
@@ -175,9 +231,20 @@ pub(super) fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), SafeTens
     let updates = view(Dtype::U32, vec![updates.len()], bytemuck::cast_slice(&updates));
     let moments = saved.states.iter().zip(states).map(|(chunk, state)| {
         let bytes = bytemuck::cast_slice(&state.moments);
-        (state_name(chunk), view(Dtype::F32, vec![state.moments.len()], bytes))
+        (chunk_tensor(STATE, chunk), view(Dtype::F32, vec![state.moments.len()], bytes))
     });
-    let all = tensors.chain(moments).chain(std::iter::once((UPDATES.to_owned(), updates)));
+    let ranges: Vec<Vec<u64>> = tables.iter().map(|chunk| range_ends(&chunk.rows.indices)).collect();
+    let chunks = tables.iter().zip(&ranges).flat_map(|(chunk, ranges)| {
+        let (rows, values) = (chunk.updates.len(), &chunk.rows.values);
+        let stride = values.len().checked_div(rows).unwrap_or(0);
+        [
+            (ROWS, view(Dtype::U64, vec![ranges.len() / 2, 2], bytemuck::cast_slice(ranges))),
+            (VALUES, view(Dtype::F32, vec![rows, stride], bytemuck::cast_slice(values))),
+            (ROW_UPDATES, view(Dtype::U32, vec![rows], bytemuck::cast_slice(&chunk.updates))),
+        ]
+        .map(|(name, tensor)| (chunk_tensor(name, chunk.chunk as usize), tensor))
+    });
+    let all = tensors.chain(moments).chain(std::iter::once((UPDATES.to_owned(), updates))).chain(chunks);
     safetensors::serialize_to_file(all, Some(metadata), path)
 }
 
@@ -198,13 +265,16 @@ pub(super) fn read(index: &Index, bytes: &[u8]) -> Result<Checkpoint, String> {
     let updates = file.tensor(UPDATES).map_err(|error| error.to_string())?;
     let updates: Vec<u32> = words(updates.data()).map(u32::from_le_bytes).collect();
     let state = |(chunk, updates): (usize, u32)| {
-        let tensor = file.tensor(&state_name(chunk)).map_err(|error| error.to_string())?;
+        let tensor = file.tensor(&chunk_tensor(STATE, chunk)).map_err(|error| error.to_string())?;
         Ok(OptimizerState { moments: words(tensor.data()).map(f32::from_le_bytes).collect(), updates })
     };
-    if updates.len() != saved.states.len() {
+    let with_state = if index.has_tables { 0 } else { saved.states.len() };
+    if updates.len() != with_state {
         return Err("the chunks that its index lists are missing".to_owned());
     }
     let states = saved.states.iter().zip(updates).map(state).collect::<Result<_, String>>()?;
+    let with_tables = saved.states.iter().filter(|_| index.has_tables);
+    let tables = with_tables.map(|chunk| read_chunk(&file, index, chunk)).collect::<Result<_, String>>()?;
     Ok(Checkpoint {
         run: index.run()?,
         specification: Arc::from(origin.specification.into_bytes()),
@@ -212,6 +282,7 @@ pub(super) fn read(index: &Index, bytes: &[u8]) -> Result<Checkpoint, String> {
         saved,
         parameters: Arc::new(Buffer::from_values(&parameters)),
         states,
+        tables,
         left_out: index.left_out,
         own_samples: index.own_samples,
         evaluations: EvaluationHistory {
@@ -221,14 +292,57 @@ pub(super) fn read(index: &Index, bytes: &[u8]) -> Result<Checkpoint, String> {
     })
 }
 
+/// Reads a chunk of tables.
+///
+/// # Errors
+/// The problem with the file, in words.
+fn read_chunk(file: &SafeTensors<'_>, index: &Index, chunk: usize) -> Result<TableChunk, String> {
+    let tensor = |name| file.tensor(&chunk_tensor(name, chunk)).map_err(|error| error.to_string());
+    let invalid = || format!("chunk {chunk} of its tables is not valid");
+    let ends: Vec<u64> = numbers(tensor(ROWS)?.data()).map(u64::from_le_bytes).collect();
+    let ranges = || ends.chunks_exact(2).map(|ends| ends[0]..ends[1]);
+    let is_range =
+        |range: Range<u64>| range.start < range.end && range.end - range.start < u64::from(u32::MAX);
+    if !ends.is_sorted() || !ranges().all(is_range) {
+        return Err(invalid());
+    }
+    let state = TableChunk {
+        chunk: chunk as u32,
+        is_whole: true,
+        rows: Rows {
+            indices: ranges().collect(),
+            values: words(tensor(VALUES)?.data()).map(f32::from_le_bytes).collect(),
+        },
+        updates: words(tensor(ROW_UPDATES)?.data()).map(u32::from_le_bytes).collect(),
+        pending: Vec::new(),
+        applied: Vec::new(),
+        lease_table: index.leases.as_ref().filter(|_| chunk == 0).map(IndexLeases::table),
+    };
+    if state.is_valid() { Ok(state) } else { Err(invalid()) }
+}
+
+/// The first row of each range, and the one after its last.
+fn range_ends(rows: &RowSet) -> Vec<u64> {
+    rows.ranges().flat_map(|range| [range.start, range.end]).collect()
+}
+
+fn numbers(bytes: &[u8]) -> impl Iterator<Item = [u8; 8]> + '_ {
+    bytes.chunks_exact(8).map(|number| number.try_into().expect("eight bytes"))
+}
+
 fn words(bytes: &[u8]) -> impl Iterator<Item = [u8; 4]> + '_ {
     bytes.chunks_exact(4).map(|word| word.try_into().expect("four bytes"))
 }
 
-fn state_name(chunk: usize) -> String {
-    format!("{OWN_TENSORS}state.{chunk:04}")
+/// The name of a tensor that each chunk has one of.
+fn chunk_tensor(name: &str, chunk: usize) -> String {
+    format!("{OWN_TENSORS}{name}.{chunk:04}")
 }
 
+const STATE: &str = "state";
+const ROWS: &str = "rows";
+const VALUES: &str = "values";
+const ROW_UPDATES: &str = "updates";
 const UPDATES: &str = "peergrad.updates";
 /// The version of the index's format.
 const VERSION: u32 = 1;

@@ -5,6 +5,7 @@ use peergrad_core::state::checkpoint::{EvaluationHistory, OptimizerState};
 use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::BestEvaluation;
+use peergrad_protocol::table::{LeaseTable, Rows, SampleLease, TableChunk};
 use peergrad_protocol::view::Branch;
 use peergrad_protocol::{Buffer, StepNumber, ViewNumber};
 
@@ -38,6 +39,7 @@ fn checkpoint(steps: u64) -> Checkpoint {
         },
         parameters: Arc::new(parameters),
         states: [0, 1, 7].map(state).to_vec(),
+        tables: Vec::new(),
         left_out: 2,
         own_samples: 77,
         evaluations: EvaluationHistory {
@@ -60,10 +62,68 @@ fn steps(store: &CheckpointStore) -> Vec<u64> {
 #[track_caller]
 fn assert_same(read: &Checkpoint, written: &Checkpoint) {
     assert_eq!((read.run, &read.saved, &read.states), (written.run, &written.saved, &written.states));
+    assert_eq!(read.tables, written.tables);
     assert_eq!((&read.manifest, &read.specification), (&written.manifest, &written.specification));
     assert_eq!(read.parameters.bytes(), written.parameters.bytes());
     assert_eq!((read.left_out, read.own_samples), (written.left_out, written.own_samples));
     assert_eq!(read.evaluations, written.evaluations);
+}
+
+/// A checkpoint of two chunks of tables, the first of which has the lease table.
+fn checkpoint_of_tables(steps: u64) -> Checkpoint {
+    let leases = LeaseTable {
+        cursor: DataCursor { epoch: 2, position: 40, ending: Ending::Over, ..DataCursor::default() },
+        returned: vec![SampleLease { epoch: 1, spans: vec![Span { start: 9, end: 12 }] }],
+        outstanding: Vec::new(),
+    };
+    let chunk = |chunk: u32, rows: &[u64], values: &[f32]| TableChunk {
+        chunk,
+        is_whole: true,
+        rows: Rows { indices: rows.iter().copied().collect(), values: values.to_vec() },
+        updates: vec![5; rows.len()],
+        lease_table: (chunk == 0).then(|| leases.clone()),
+        ..TableChunk::default()
+    };
+    let whole = checkpoint(steps);
+    let digest = ContentDigest::of(b"the name of a cut");
+    let saved = SavedCheckpoint { states: [0, 7].into_iter().collect(), digest, ..whole.saved };
+    let tables = vec![chunk(0, &[1, 2, 9], &[0.5, 1.0, -2.5, 0.0, 3.0, f32::MAX]), chunk(7, &[], &[])];
+    Checkpoint { saved, states: Vec::new(), tables, ..whole }
+}
+
+#[test]
+fn tables_are_restored_with_their_leases() {
+    let (folder, store) = store();
+    let written = checkpoint_of_tables(30);
+    store.save(&written, KEEP).unwrap();
+    let (saved, damaged) = store.scan(&RUN);
+    assert_eq!((&saved[..], &damaged[..]), (&[written.saved.clone()][..], &[][..]));
+    assert_same(&store.restore(&saved[0]).unwrap(), &written);
+    let model = ModelFile::decode_any(&store.newest(&RUN).unwrap()).unwrap();
+    assert_eq!(Buffer::from_values(&model.parameters).bytes(), written.parameters.bytes(), "it is a model");
+    drop(folder);
+}
+
+#[test]
+fn rows_that_no_table_can_have_are_an_error() {
+    let (folder, store) = store();
+    let written = checkpoint_of_tables(30);
+    store.save(&written, KEEP).unwrap();
+    let path = folder.path().join(FOLDER).join(RUN.short()).join(name_of(30, TENSORS));
+    let mut bytes = fs::read(&path).unwrap();
+    // The rows 1 to 2 and 9, as ranges. The second range is made to begin before the first one ends.
+    let ranges: Vec<u8> = [1_u64, 3, 9, 10].iter().flat_map(|end| end.to_le_bytes()).collect();
+    let at = bytes.windows(ranges.len()).position(|window| window == ranges).unwrap();
+    bytes[at + 16..at + 24].copy_from_slice(&2_u64.to_le_bytes());
+    let text = fs::read_to_string(path.with_extension("toml")).unwrap();
+    let altered = text.replace(
+        &ContentDigest::of(&fs::read(&path).unwrap()).to_string(),
+        &ContentDigest::of(&bytes).to_string(),
+    );
+    fs::write(&path, &bytes).unwrap();
+    fs::write(path.with_extension("toml"), altered).unwrap();
+    let error = store.restore(&written.saved).unwrap_err();
+    assert!(error.contains("chunk 0"), "{error}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use peergrad_protocol::table::{Map, Row, RowSet, Rows};
 use peergrad_simulations::task::Integers;
 use peergrad_simulations::workload::Workload;
 
-use super::counting::{in_trouble, seeds};
+use super::counting::{TROUBLE, seeds, under_faults};
 
 /// The samples of an epoch: each has a row.
 const ROWS: Row = 400;
@@ -77,8 +77,45 @@ fn transfer(clock: &Clock) {
     }
 }
 
-/// What the workers read at the end of the run of this seed: `None` if some have read something else.
-fn end(atomicity: Atomicity, seed: u64) -> Option<Vec<f32>> {
+/// Workers that crash, and whose power is cut three times.
+const POWER_CUTS: &str = r#"
+about = "workers that lose power, all at once, again and again"
+peers = 12
+[task]
+kind = "squares"
+sample_time = "20ms"
+[run]
+epochs = 1
+batch = 16
+[[faults]]
+at = "1s"
+within = "1s"
+kind = "churn"
+times = 4
+every = "5s"
+[[faults]]
+at = "5s"
+within = "5s"
+kind = "blackout"
+for = "1s"
+every = "100ms"
+[[faults]]
+at = "18s"
+within = "5s"
+kind = "blackout"
+for = "1s"
+every = "100ms"
+[[faults]]
+at = "31s"
+within = "5s"
+kind = "blackout"
+for = "1s"
+every = "100ms"
+damaged = 1
+"#;
+
+/// What the workers read at the end of the run of this seed, under these faults: `None` if some have read something else.
+fn end(atomicity: Atomicity, trouble: &str, seed: u64) -> Option<Vec<f32>> {
     let read_policy =
         [ReadPolicy::Unbounded, ReadPolicy::Staleness(0), ReadPolicy::Staleness(3)][seed as usize % 3];
     let tables = vec![Table::additive("rows", ROWS, WIDTH)];
@@ -89,10 +126,11 @@ fn end(atomicity: Atomicity, seed: u64) -> Option<Vec<f32>> {
         move |_| table_spec.clone(),
         move |_| Transfer { ends: Arc::clone(&kept), clocks: 0 },
     );
-    let run = RunFile::parse(&format!("epochs = {EPOCHS}\nbatch = 5\n[shards]\nreplicas = 6"));
+    let run = format!("epochs = {EPOCHS}\nbatch = 5\n[shards]\nreplicas = 6\n[checkpoints]\nseconds = 3");
+    let run = RunFile::parse(&run);
     let run = run.expect("it is a run file");
     let workload = Workload::custom_program("transfer", Integers::new(16, ROWS as u32), launch, &run);
-    in_trouble(workload.expect("all of it is allowed"), seed);
+    under_faults(trouble, workload.expect("all of it is allowed"), seed);
     let ends = ends.lock().expect("nobody panics with it");
     assert!(ends.len() > 5, "seed {seed}: {} have come to the end", ends.len());
     ends.iter().all(|end| *end == ends[0]).then(|| ends[0].clone())
@@ -112,14 +150,26 @@ fn faults(end: &[f32]) -> (usize, f32, usize) {
 #[test]
 fn clocks_are_in_as_a_whole_and_each_sample_counts_once() {
     for seed in seeds(2) {
-        let end = end(Atomicity::Clock, seed).unwrap_or_else(|| panic!("seed {seed}: all read the same"));
-        assert_eq!(faults(&end), (0, 0.0, 1), "seed {seed}");
+        assert_whole(TROUBLE, seed);
     }
+}
+
+#[test]
+fn clocks_are_in_as_a_whole_after_power_cuts() {
+    for seed in seeds(2) {
+        assert_whole(POWER_CUTS, seed);
+    }
+}
+
+fn assert_whole(trouble: &str, seed: u64) {
+    let end =
+        end(Atomicity::Clock, trouble, seed).unwrap_or_else(|| panic!("seed {seed}: all read the same"));
+    assert_eq!(faults(&end), (0, 0.0, 1), "seed {seed}");
 }
 
 /// So that the test above can fail.
 #[test]
 fn without_a_journal_lost_workers_leave_clocks_in_part() {
-    let torn = |seed: u64| end(Atomicity::Chunk, seed).is_none_or(|end| faults(&end) != (0, 0.0, 1));
+    let torn = |seed: u64| end(Atomicity::Chunk, TROUBLE, seed).is_none_or(|end| faults(&end) != (0, 0.0, 1));
     assert!((0..6).any(torn));
 }

@@ -129,7 +129,7 @@ fn counting(read_policy: ReadPolicy) -> (Workload, Arc<Mutex<Accounts>>) {
 }
 
 /// Sixteen workers; some leave and others join; some crash, and five are cut off for a while.
-const TROUBLE: &str = r#"
+pub(super) const TROUBLE: &str = r#"
 about = "workers that count, in all kinds of trouble"
 peers = 16
 [task]
@@ -168,9 +168,14 @@ any = 1
 for = "1s"
 "#;
 
-/// Runs sixteen workers under these faults.
+/// Runs sixteen workers in all kinds of trouble.
 pub(super) fn in_trouble(workload: Workload, seed: u64) {
-    let scenario = parse("trouble", TROUBLE, Path::new("."), Size::Full).expect("it is a scenario");
+    under_faults(TROUBLE, workload, seed);
+}
+
+/// Runs a workload under the faults of this scenario.
+pub(super) fn under_faults(scenario: &str, workload: Workload, seed: u64) {
+    let scenario = parse("trouble", scenario, Path::new("."), Size::Full).expect("it is a scenario");
     let course = measure(&Scenario { workload, ..scenario }, seed);
     assert_eq!(course.outcome.violations, [], "seed {seed}");
 }

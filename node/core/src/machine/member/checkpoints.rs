@@ -9,11 +9,18 @@ use crate::io::Output;
 impl ActiveMember {
     /// Makes all members save a checkpoint, if one is due and this member has the lowest rank.
     pub(super) fn save_if_due(&mut self, now: Instant, out: &mut Vec<Output>) {
-        let Some(steps) = self.checkpoint_schedule.tick(now, self.training.step()) else { return };
-        // Members of a run with tables have no state in common after a step.
-        if self.training.base().rank() == Rank(0)
-            && let Some(engine) = self.training.steps_mut()
-        {
+        let due = self.checkpoint_schedule.tick(now, self.training.step());
+        let is_lowest = self.training.base().rank() == Rank(0);
+        if let Some(tables) = self.training.tables_mut() {
+            // Workers with clocks of their own have no step in common: they let a cut be taken.
+            if self.checkpoint_schedule.cut_is_late(now) {
+                tables.give_up_cut(out);
+            }
+            if due.is_some() && is_lowest {
+                tables.begin_cut(out);
+                self.checkpoint_schedule.cut_begins(now);
+            }
+        } else if let (Some(steps), true, Some(engine)) = (due, is_lowest, self.training.steps_mut()) {
             let state = engine.state_mut();
             // Where steps are slow, the earlier save may still be pending: a new one does not postpone it.
             if state.save_is_due().is_none() {

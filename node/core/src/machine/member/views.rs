@@ -51,14 +51,9 @@ impl ActiveMember {
             cx.out.push(Output::Event(Event::EndsEarly));
         }
         cx.out.extend(training.restored_event().map(Output::Event));
-        if view.parents.is_empty()
-            && training.restored_event().is_some()
-            && let Some(steps) = training.steps()
-            && let Some(checkpoint) = steps.state().checkpoint()
-        {
+        if view.parents.is_empty() && training.restored_event().is_some() {
             // A new run that starts from another run's checkpoint has its first checkpoint under its own id.
-            let retention = steps.state().retention();
-            cx.out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), retention });
+            cx.out.extend(training.checkpoint());
         }
         if let Some(reply) = node.program.unpark() {
             training.command(ProgramCommand::Ready(reply), cx.out).expect("it takes in no segment");

@@ -5,7 +5,8 @@
 //!    checkpoints of an abandoned branch.
 //! 2. The run resumes from the newest remaining step whose parameters and whole optimizer state the returned members have saved. If
 //!    there is none, they wait for others, but not forever. Then they take the newest step that any of them has saved, and state that none
-//!    has saved restarts from zero, as after any loss. Without any checkpoint the run restarts at step 0.
+//!    has saved restarts from zero, as after any loss. Without any checkpoint the run restarts at step 0. A checkpoint of tables counts only
+//!    if the members have all of it.
 //! 3. The members with a checkpoint of that step start from it. The others are newcomers: they get parameters from its all-gather.
 //! 4. The members that have saved a chunk's state hold it. If the placement puts it elsewhere, it moves.
 //!
@@ -126,13 +127,15 @@ impl<'p> Returned<'p> {
         !sharding.has_state || (0..sharding.chunks.count()).all(is_saved)
     }
 
-    /// The position from which the run resumes; `None` if no member has a checkpoint.
+    /// The position from which the run resumes; `None` if no member has a checkpoint, or if they have only a part of the tables.
     fn position(&self) -> Option<Position> {
         let mut positions: Vec<Position> =
             self.checkpoints.iter().map(|checkpoint| self.position_of(checkpoint.saved)).collect();
         positions.sort_unstable_by(|a, b| b.cmp(a));
         positions.dedup();
-        positions.iter().find(|position| self.is_whole(**position)).or(positions.first()).copied()
+        // Rows of tables that nobody has saved cannot start again from zero while others have what was added to them together.
+        let newest = positions.first().filter(|_| !self.planner.shard_map.sharding.has_tables);
+        positions.iter().find(|position| self.is_whole(**position)).or(newest).copied()
     }
 
     /// The restart from the beginning. Every member can compute the initial parameters, and none has any state.
@@ -159,7 +162,8 @@ impl<'p> Returned<'p> {
         let all = (0..roster.members.len()).map(Rank::from_index);
         let newcomers = all.filter(|rank| !has_saved.contains(rank)).collect::<Vec<_>>();
         let state_holders = |chunk: usize| self.state_holders(position, chunk);
-        let moves = planner.moves(&roster.members, &newcomers, state_holders, TURNS);
+        let turns = if planner.shard_map.sharding.has_tables { 1 } else { TURNS };
+        let moves = planner.moves(&roster.members, &newcomers, state_holders, turns);
         let saved = self.at(position).next().expect("a member has saved what was chosen").saved;
         let resume = Resume { newcomers, is_restored: true, ..Resume::at(saved.steps) };
         let is_whole = moves.restarted.is_empty();

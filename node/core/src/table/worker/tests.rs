@@ -15,7 +15,7 @@ fn worker(atomicity: Atomicity) -> TableWorker {
     let layout = Arc::new(TableLayout::new(vec![Table::additive("counts", 32, 2)]));
     assert_eq!(layout.chunk_count(), 2);
     let schedule = ReadSchedule::constant(ReadPolicy::Unbounded);
-    let mut worker = TableWorker::new(layout, schedule, atomicity, WorkerStart::WithRun);
+    let mut worker = TableWorker::new(layout, schedule, atomicity, WorkerStart::At(0));
     let who = |byte| WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) };
     let holders = vec![vec![ME, OTHER], vec![OTHER, ME]];
     let replica_map = ReplicaMap {

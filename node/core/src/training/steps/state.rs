@@ -291,6 +291,7 @@ impl StepState {
             saved,
             parameters: Arc::clone(parameters),
             states: states().map(|(_, state)| state.clone()).collect(),
+            tables: Vec::new(),
             left_out: self.base.omissions.counted(),
             own_samples: self.base.own_trained,
             evaluations: self.evaluations.history(),

@@ -17,7 +17,7 @@ use crate::program::batch::Batch;
 use crate::program::command::{ClockStart, ProgramCommand, Reply, TableOperation};
 use crate::table::lease_table::LeasePolicy;
 use crate::table::member::TableMember;
-use crate::table::worker::AcquiredLease;
+use crate::table::worker::{AcquiredLease, WorkerStart};
 use crate::table::{BatchScope, TableLayout};
 
 /// What the program waits for.
@@ -448,6 +448,12 @@ impl Waiting {
 }
 
 impl LeaseProgress {
+    /// The progress of a worker that starts like this.
+    pub(super) fn at_clock(start: WorkerStart) -> Self {
+        let clocks = if let WorkerStart::At(clock) = start { clock } else { 0 };
+        Self { clocks, ..Self::default() }
+    }
+
     /// The lease of the next clock was taken.
     fn take(&mut self, number: u64, lease: &SampleLease, lease_policy: LeasePolicy) {
         self.has_none = lease.is_empty();

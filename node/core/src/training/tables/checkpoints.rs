@@ -1,0 +1,105 @@
+//! Checkpoints of tables: a [cut](crate::table::member::TakenCut) of all members, saved by each of them as far as it stores it.
+
+use std::sync::Arc;
+
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::message::SavedCheckpoint;
+use peergrad_protocol::{Buffer, StepNumber};
+
+use super::{TableEngine, TableMember};
+use crate::io::{Output, Retention};
+use crate::state::checkpoint::{Checkpoint, EvaluationHistory};
+use crate::table::Init;
+use crate::table::member::TakenCut;
+
+impl TableEngine {
+    /// This member, which has the lowest rank, asks all members for a cut.
+    pub(crate) fn begin_cut(&mut self, out: &mut Vec<Output>) {
+        if !self.base.is_frozen && !self.base.barrier.is_waiting() && self.base.loss_watch.is_finite() {
+            self.change_cut(TableMember::begin_cut, out);
+        }
+    }
+
+    /// This member, which has the lowest rank, gives up a cut that has not been taken for long: members may go on.
+    pub(crate) fn give_up_cut(&mut self, out: &mut Vec<Output>) {
+        if !self.base.is_frozen {
+            self.change_cut(TableMember::give_up_cut, out);
+        }
+    }
+
+    fn change_cut(
+        &mut self,
+        change: impl FnOnce(&mut TableMember, &mut crate::table::server::Outbox),
+        out: &mut Vec<Output>,
+    ) {
+        let mut messages = Vec::new();
+        change(&mut self.exchange.member, &mut messages);
+        self.exchange.send(messages);
+        self.make_progress(out);
+    }
+
+    /// Saves a cut that was taken.
+    pub(super) fn save_cut(&mut self, out: &mut Vec<Output>) {
+        if let Some(cut) = self.exchange.member.take_cut() {
+            let checkpoint = Arc::new(self.checkpoint_of(cut));
+            out.push(Output::SaveCheckpoint { checkpoint, retention: self.retention() });
+        }
+    }
+
+    /// The present state, if this member is alone and has all chunks.
+    pub(crate) fn checkpoint_alone(&self) -> Option<Checkpoint> {
+        let is_alone = self.base.view().members.len() == 1;
+        is_alone.then(|| self.exchange.member.cut_alone()).flatten().map(|cut| self.checkpoint_of(cut))
+    }
+
+    /// Which checkpoints of the run are kept.
+    pub(crate) fn retention(&self) -> Retention {
+        Retention { keep: self.base.loaded.config.checkpoints_kept, candidates: Vec::new() }
+    }
+
+    fn checkpoint_of(&self, cut: TakenCut) -> Checkpoint {
+        let (base, view) = (&self.base, self.base.view());
+        // No two cuts of a run have the same view and number.
+        let id = [&base.digest().0[..], &cut.number.to_be_bytes()].concat();
+        let saved = SavedCheckpoint {
+            steps: StepNumber(cut.number),
+            branch: view.history.branch,
+            cursor: view.cursor.clone(),
+            digest: ContentDigest::of(&id),
+            states: cut.chunks.iter().map(|chunk| chunk.chunk as usize).collect(),
+        };
+        Checkpoint {
+            run: view.run,
+            specification: Arc::clone(&base.specification),
+            manifest: base.loaded.manifest.clone(),
+            saved,
+            parameters: self.parameters_with(&cut),
+            states: Vec::new(),
+            tables: cut.chunks,
+            left_out: base.omissions.counted(),
+            own_samples: base.own_trained,
+            evaluations: EvaluationHistory::default(),
+        }
+    }
+
+    /// The parameters that the program has last read, with those of the cut's chunks in their present state.
+    fn parameters_with(&self, cut: &TakenCut) -> Arc<Buffer> {
+        let layout = &self.exchange.layout;
+        let mut parameters = self.base.vectors.take(self.parameters.len());
+        parameters.copy_from_slice(&self.parameters);
+        for chunk in &cut.chunks {
+            let index = chunk.chunk as usize;
+            if layout.table_of(index).init != Init::Parameters {
+                continue;
+            }
+            let (width, stride) = (layout.width(index), layout.stride(index));
+            for (row, numbers) in chunk.rows.indices.iter().zip(chunk.rows.values.chunks_exact(stride)) {
+                let place = &mut parameters[layout.parameter_start(index, row)..];
+                // The last row may be longer than the rest of the parameters.
+                let there = place.len().min(width);
+                place[..there].copy_from_slice(&numbers[..there]);
+            }
+        }
+        Arc::new(parameters)
+    }
+}
