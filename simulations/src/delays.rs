@@ -38,6 +38,7 @@ use peergrad_models::task::{Evaluation, Task};
 use draws::Samples;
 
 mod draws;
+pub mod fixed;
 mod trials;
 
 pub use draws::delay;

@@ -125,6 +125,22 @@ fn two_training_modes_are_compared() {
 }
 
 #[test]
+fn the_cost_of_fixed_delays_is_reported() {
+    let output = simulate(&["delays", "--fixed", "--seeds", "1..2"]);
+    let words = String::from_utf8(output.stdout).unwrap();
+    let delays: Vec<&str> = words.lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(delays, ["0", "4", "16", "64"], "{words}");
+    let json = simulate(&["delays", "--fixed", "9", "--seeds", "1..2", "--json"]);
+    let lines: Vec<serde_json::Value> =
+        json.stdout.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    assert_eq!(lines.iter().map(|line| line["delay"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 9]);
+    assert_eq!(lines[0]["ratio"], serde_json::json!(1.0));
+
+    assert_refused(&["delays", "--fixed", "--workers", "2"], &["cannot be used with '--workers"]);
+    assert_refused(&["delays", "--fixed", "2000"], &["2000 is not in 0..=1024"]);
+}
+
+#[test]
 fn the_cost_of_staleness_is_reported() {
     let small =
         ["delays", "--workers", "2", "--hidden", "8", "--rules", "sgd", "--target", "0.6", "--seeds", "1..3"];

@@ -11,6 +11,7 @@ use peergrad_simulations::delays::{Target, Trials, median};
 use serde_json::json;
 
 use crate::DelaysArguments;
+use crate::fixed_delays::fixed_delays;
 use crate::say::{say, table};
 
 /// Widths of hidden layers.
@@ -39,9 +40,13 @@ struct Case<'a> {
     batches: Vec<Vec<Option<u64>>>,
 }
 
-/// Measures every optimizer on every model.
+/// Measures every optimizer on every model, or fixed delays.
 pub(crate) fn delays(arguments: &DelaysArguments) -> anyhow::Result<ExitCode> {
     let DelaysArguments { rules, rates, hidden, target, .. } = arguments;
+    if let Some(delays) = &arguments.fixed {
+        fixed_delays(arguments, delays)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if !rates.is_empty() && rates.len() != rules.len() {
         bail!("--rates has {} for {} of --rules: give one rate for each rule", rates.len(), rules.len());
     }

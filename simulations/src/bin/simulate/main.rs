@@ -9,9 +9,11 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use peergrad_page::pairing::seeds;
+use peergrad_simulations::delays::fixed::DELAY_MAX;
 
 mod compare;
 mod delays;
+mod fixed_delays;
 mod json;
 mod list;
 mod mutants;
@@ -171,6 +173,12 @@ struct DelaysArguments {
     /// A data file, as for `peer init`, instead of the built-in digits.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
+    /// Measures something else, with one learner: its average regret after 20,000 steps, if each gradient is late by the same number of
+    /// steps, one of these (default: 0,4,16,64; 0 is always measured, and first). Two of the built-in digits, logistic regression.
+    #[arg(long, value_name = "DELAY,DELAY", value_delimiter = ',', num_args = 0..=1, default_missing_values = ["0", "4", "16", "64"],
+        value_parser = clap::value_parser!(u64).range(0..=DELAY_MAX as u64), conflicts_with_all = ["workers", "staleness", "hidden", "rules", "rates",
+        "baseline_batches", "target", "target_loss", "batches_max", "batch", "data"])]
+    fixed: Option<Vec<u64>>,
     /// Print one JSON object for each row of the table and each staleness, instead of the table.
     #[arg(long)]
     json: bool,
