@@ -241,8 +241,8 @@ pub enum Event {
     Restored {
         /// The number of steps behind the checkpoints.
         steps: StepNumber,
-        /// The epoch at that point.
-        epoch: u64,
+        /// The epoch at that point; `None` with tables, where only the owner of the lease table knows it.
+        epoch: Option<u64>,
         /// The digest of the parameters; with local parameters, of this member's.
         digest: ContentDigest,
         /// Chunks whose optimizer state no returned member has saved: it restarts from zero.
@@ -314,7 +314,7 @@ pub struct MergeEvaluation {
 }
 
 /// How a view differs from the one before.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ViewDelta {
     /// The new members.
     pub joined: Vec<PeerId>,
@@ -322,8 +322,8 @@ pub struct ViewDelta {
     pub left: Vec<PeerId>,
     /// The members that hand over what they own, because they are about to leave or others cannot reach them.
     pub retiring: Vec<PeerId>,
-    /// The step with which training resumes.
-    pub step: StepNumber,
+    /// The step with which training resumes; `None` in a run with tables, which takes no steps.
+    pub step: Option<StepNumber>,
     /// Whether a step was interrupted.
     pub is_interruption: bool,
     /// Whether that step is rolled forward; otherwise it is repeated.

@@ -158,7 +158,7 @@ impl Training {
         let parameters = self.newest_parameters().filter(|_| resume.is_restored)?;
         Some(Event::Restored {
             steps: resume.step,
-            epoch: self.view().cursor.epoch,
+            epoch: self.steps().map(|_| self.view().cursor.epoch),
             digest: ContentDigest::of(parameters.bytes()),
             restarted: self.view().moves.restarted.clone(),
         })
@@ -197,11 +197,12 @@ fn owned_per_mille(base: &EngineBase) -> u16 {
 /// How the view differs from the one before.
 fn view_delta(difference: &ViewDifference, resume: &Resume, base: &EngineBase) -> ViewDelta {
     let (view, round_size) = (base.view(), base.loaded.config.round_size());
+    let has_steps = !base.shard_map.sharding.has_tables;
     ViewDelta {
         joined: difference.joined.clone(),
         left: difference.left.clone(),
-        step: resume.step,
-        is_interruption: resume.is_interruption(),
+        step: has_steps.then_some(resume.step),
+        is_interruption: has_steps && resume.is_interruption(),
         is_forward: resume.forward.is_some(),
         is_merge: resume.merge.is_some(),
         returned: view.cursor.returned.iter().map(|span| span.len()).sum(),

@@ -1,7 +1,7 @@
 //! The text of a view change, in one line: who joined, who left, what happened to the interrupted step, and which chunks move.
 
 use peergrad_core::io::ViewDelta;
-use peergrad_protocol::PeerId;
+use peergrad_protocol::{PeerId, StepNumber};
 
 use super::text_table::{count, plural};
 
@@ -37,12 +37,13 @@ pub fn change_text(view_number: u64, members: usize, change: &ViewDelta) -> Stri
     if parts.is_empty() {
         parts.push("same members".to_owned());
     }
-    let step = change.step.0;
-    parts.push(match (change.is_interruption, change.is_forward) {
-        (true, true) => format!("the remaining members completed step {}", step.saturating_sub(1)),
-        (true, false) => format!("step {step} restarts with the kept gradients"),
-        (false, _) => format!("continues at step {step} without interruption"),
-    });
+    if let Some(StepNumber(step)) = change.step {
+        parts.push(match (change.is_interruption, change.is_forward) {
+            (true, true) => format!("the remaining members completed step {}", step.saturating_sub(1)),
+            (true, false) => format!("step {step} restarts with the kept gradients"),
+            (false, _) => format!("continues at step {step} without interruption"),
+        });
+    }
     if change.returned > 0 {
         parts.push(format!("{} reassigned", plural(change.returned as usize, "sample")));
     }
@@ -50,11 +51,11 @@ pub fn change_text(view_number: u64, members: usize, change: &ViewDelta) -> Stri
         parts.push(format!("moving {}", plural(change.moving, "chunk")));
     }
     if !change.restarted.is_empty() {
-        parts.push(format!(
-            "no member had the optimizer state of {}, which is reset: {}",
-            plural(change.restarted.len(), "chunk"),
-            chunk_list(&change.restarted)
-        ));
+        let (chunks, list) = (plural(change.restarted.len(), "chunk"), chunk_list(&change.restarted));
+        parts.push(match change.step {
+            Some(_) => format!("no member had the optimizer state of {chunks}, which is reset: {list}"),
+            None => format!("no member had {chunks}, which will begin again: {list}"),
+        });
     }
     format!("view {view_number}, {}: {}", plural(members, "peer"), parts.join("; "))
 }
@@ -82,8 +83,6 @@ const CHUNKS_MAX: usize = 20;
 
 #[cfg(test)]
 mod tests {
-    use peergrad_protocol::StepNumber;
-
     use super::*;
 
     #[test]
@@ -91,7 +90,7 @@ mod tests {
         let change = ViewDelta {
             joined: vec![],
             left: vec![PeerId([1; 32])],
-            step: StepNumber(41),
+            step: Some(StepNumber(41)),
             is_interruption: true,
             is_forward: false,
             is_merge: false,
@@ -113,11 +112,23 @@ mod tests {
     }
 
     #[test]
+    fn a_change_with_tables_says_nothing_of_steps() {
+        let change = ViewDelta { left: vec![PeerId([1; 32])], moving: 3, ..ViewDelta::default() };
+        let name = PeerId([1; 32]).short();
+        assert_eq!(change_text(3, 2, &change), format!("view 3, 2 peers: without {name}; moving 3 chunks"));
+        let lost = ViewDelta { restarted: vec![4], ..ViewDelta::default() };
+        assert_eq!(
+            change_text(4, 2, &lost),
+            "view 4, 2 peers: same members; no member had 1 chunk, which will begin again: 4"
+        );
+    }
+
+    #[test]
     fn a_merge_is_described_as_a_merge() {
         let change = ViewDelta {
             joined: vec![],
             left: vec![],
-            step: StepNumber(512),
+            step: Some(StepNumber(512)),
             is_interruption: false,
             is_forward: false,
             is_merge: true,

@@ -184,7 +184,7 @@ fn evaluation_json(evaluation: &Evaluation) -> Value {
 
 fn change_json(change: &ViewDelta) -> Value {
     json!({
-        "joined": texts(&change.joined), "left": texts(&change.left), "step": change.step.0,
+        "joined": texts(&change.joined), "left": texts(&change.left), "step": change.step.map(|step| step.0),
         "interrupted": change.is_interruption, "rolled_forward": change.is_forward, "merges": change.is_merge,
         "returned": change.returned, "moving": change.moving, "restarted": change.restarted,
         "retiring": texts(&change.retiring),
@@ -207,7 +207,7 @@ pub fn change_of(object: &Value) -> Option<(u64, usize, ViewDelta)> {
         joined: peers("joined")?,
         left: peers("left")?,
         retiring: peers("retiring")?,
-        step: StepNumber(change["step"].as_u64()?),
+        step: change["step"].as_u64().map(StepNumber),
         is_interruption: change["interrupted"].as_bool()?,
         is_forward: change["rolled_forward"].as_bool()?,
         is_merge: change["merges"].as_bool()?,
@@ -278,7 +278,7 @@ mod tests {
         let change = ViewDelta {
             joined: vec![PeerId([1; 32])],
             left: vec![PeerId([2; 32]), PeerId([3; 32])],
-            step: StepNumber(7),
+            step: Some(StepNumber(7)),
             is_interruption: true,
             is_forward: false,
             is_merge: true,

@@ -266,10 +266,9 @@ fn state_text(event: &Event) -> Option<String> {
                     plural(count, "chunk")
                 ),
             };
-            let (steps, epoch) = (count(steps.0), epoch + 1);
-            format!(
-                "all members had stopped: continuing from the checkpoint after step {steps}, in epoch {epoch}{lost}"
-            )
+            let steps = count(steps.0);
+            let epoch = epoch.map_or_else(String::new, |epoch| format!(", in epoch {}", epoch + 1));
+            format!("all members had stopped: continuing from the checkpoint after step {steps}{epoch}{lost}")
         }
         Event::Saved { steps, result: Err(reason) } => format!(
             "cannot write the checkpoint after step {} ({reason}); training continues, but if all peers stop now, they fall back to the previous checkpoint",
