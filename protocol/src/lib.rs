@@ -88,6 +88,7 @@
 //! | staleness | how many clocks a worker may be ahead of the slowest one when it reads |
 //! | lease | samples that a worker is given to compute; they are returned if it is lost |
 //! | transaction | changes of one worker that are carried out together or not at all: as a rule, those of one clock |
+//! | cut | copies of all chunks of tables, of one moment at which no change is under way: a checkpoint of tables |
 //! | journal, keeper | transactions of a worker that are not safe yet; another member that keeps them, and completes them if the worker is lost |
 //! | handover | a chunk on its way to its new owner |
 //!

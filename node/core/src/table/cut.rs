@@ -48,7 +48,7 @@ pub(super) struct Cut {
 /// How far a member is in an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// It sends changes as ever.
+    /// It sends changes.
     #[default]
     Released,
     /// It holds back changes, and some that it had sent are not safe.
