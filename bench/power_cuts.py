@@ -55,9 +55,8 @@ def main(cuts, seconds):
                     peer.wait_for_end()
                 peers = [Peer(folder, str(n), "resume") for n in range(PEERS)]
                 for peer in peers:
-                    peer.wait_for(lambda peer: events(peer, "restored"))
-                event = events(peers[0], "restored")[0]
-                restored.append((newest, event["steps"]))
+                    peer.wait_for(lambda peer: events(peer, "restored") and peer.steps)
+                restored.append((newest, max(peer.steps[0]["step"] for peer in peers)))
             for peer in peers:
                 peer.wait_for(lambda peer: len(peer.steps) > 3)
             subprocess.run([PEER, "end-run", "--dir", peers[0].directory], check=True, stdout=subprocess.DEVNULL)

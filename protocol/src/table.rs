@@ -329,7 +329,7 @@ impl TableMessage {
             Self::ReplicaAck(number) => *number <= STEPS_MAX,
             Self::Replicated(chunks) => chunks.is_valid(),
             Self::Journal(message) => message.is_valid(),
-            Self::Cut(message) => message.is_valid(),
+            Self::Cut(_) => true,
         }
     }
 }

@@ -68,7 +68,8 @@ impl Disk {
     pub fn save(&mut self, checkpoint: Arc<Checkpoint>, retention: Retention) -> Result<(), String> {
         match self.mode {
             DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful | DiskMode::Corrupted => {
-                self.checkpoints.retain(|other| other.saved.steps != checkpoint.saved.steps);
+                // Later ones are of a branch that was given up.
+                self.checkpoints.retain(|other| other.saved.steps < checkpoint.saved.steps);
                 self.checkpoints.push(checkpoint);
                 let surplus = self.checkpoints.len().saturating_sub(retention.keep);
                 let mut index = 0;

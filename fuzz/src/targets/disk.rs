@@ -179,6 +179,7 @@ fn checkpoint() -> Checkpoint {
         parameters: Arc::new(parameters),
         states: [0, 1, 7].map(state).to_vec(),
         tables: Vec::new(),
+        clock: 0,
         left_out: 2,
         own_samples: 77,
         evaluations: EvaluationHistory {

@@ -184,7 +184,7 @@ impl Training {
 
     /// The newest state that this member can save by itself, and which checkpoints are kept beside it. `None` if it has nothing to save; with
     /// tables, also while other members store a part of it.
-    pub(crate) fn checkpoint(&self) -> Option<Output> {
+    pub(crate) fn checkpoint(&mut self) -> Option<Output> {
         let (checkpoint, retention) = match self {
             Self::Steps(steps) => (steps.state().checkpoint()?, steps.state().retention()),
             Self::Tables(tables) => (tables.checkpoint_alone()?, tables.retention()),

@@ -302,6 +302,9 @@ impl CheckpointStore {
         let candidates: Vec<PathBuf> =
             retention.candidates.iter().map(|steps| folder.join(name_of(steps.0, "toml"))).collect();
         let mut indices = self.indices(&checkpoint.run);
+        // Later ones are of a branch that was given up: this one is the newest state.
+        indices.iter().filter(|index| **index > path.with_extension("toml")).for_each(|index| remove(index));
+        indices.retain(|index| *index <= path.with_extension("toml"));
         let surplus = indices.len().saturating_sub(retention.keep);
         indices.truncate(surplus);
         indices.iter().filter(|index| !candidates.contains(*index)).for_each(|index| remove(index));

@@ -209,15 +209,15 @@ pub struct RejoinCandidate {
 /// A checkpoint that a peer has on its disk.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct SavedCheckpoint {
-    /// The number of committed steps in it.
+    /// The number of committed steps in it; with tables, the number of the cut.
     pub steps: StepNumber,
     /// The branch of the run that they belong to.
     pub branch: Branch,
     /// The data cursor after them.
     pub cursor: DataCursor,
-    /// The digest of the parameters; with local parameters, of the peer's own.
+    /// The digest of the parameters; with local parameters, of the peer's own. With tables, a name that all members give to the cut.
     pub digest: ContentDigest,
-    /// The chunks whose optimizer state is in it.
+    /// The chunks whose optimizer state is in it; with tables, the chunks that are in it.
     pub states: ChunkSet,
 }
 

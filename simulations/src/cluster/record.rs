@@ -49,12 +49,15 @@ impl Record {
             Event::Merged(merge) => self.add_merge(now, host, merge),
             Event::MergeEvaluation(comparison) => self.add_evaluation(now, host, comparison),
             Event::Committed(committed) => self.history.committed(host, now, *committed),
-            Event::Restored { steps, .. } => {
-                let words = format!("continues from the checkpoint after step {}", steps.0);
+            Event::Restored { steps, epoch, .. } => {
+                let words = match epoch {
+                    Some(_) => format!("continues from the checkpoint after step {}", steps.0),
+                    None => "continues from the newest checkpoint of the tables".to_owned(),
+                };
                 self.history.note(host, now, words);
             }
-            Event::Saved { steps, result: Err(reason) } => {
-                let words = format!("cannot write the checkpoint after step {}: {reason}", steps.0);
+            Event::Saved { result: Err(reason), .. } => {
+                let words = format!("cannot write a checkpoint: {reason}");
                 self.history.note(host, now, words);
             }
             Event::Stalled { step, stage, peers } => {

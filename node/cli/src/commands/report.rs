@@ -260,13 +260,12 @@ impl Report {
             Event::RecoveryProgress(_) => self.reported.recovering = true,
             Event::NoActiveMember { .. } | Event::NoPeerAnswers if self.reported.recovering => return,
             Event::Restored { .. } => self.reported.recovering = false,
-            Event::Saved { steps, result } => {
+            Event::Saved { result, .. } => {
                 // Only the first failure and the first success after it are reported.
                 let had_failed = std::mem::replace(&mut self.reported.save_failed, result.is_err());
                 match (had_failed, result.is_err()) {
                     (true, false) => {
-                        let text = format!("checkpoints can be written again, since step {}", steps.0);
-                        return self.screen.say(&text);
+                        return self.screen.say("checkpoints can be written again");
                     }
                     (false, true) => {}
                     _ => return,

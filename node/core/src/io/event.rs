@@ -205,6 +205,8 @@ pub enum Event {
     },
     /// The members have agreed to end the run before its epochs are over: by order of a user, or because the model does not get better.
     EndsEarly,
+    /// All members had stopped, and those that are back have saved only some chunks of the tables. They wait for other peers of the run.
+    TablesIncomplete,
     /// The members have expelled a peer from the run.
     Expelled(Expulsion),
     /// No step has ended for long, although no member computes.

@@ -17,8 +17,8 @@
 //! 1. A peer asks for promises only if no member answers it, if it could train itself, and if its companions are a quorum.
 //! 2. If all members are back it does so at once; else some time after the last one came back, and later still if otherwise optimizer state
 //!    would be lost.
-//! 3. A run with tables needs a checkpoint of which the members that are back have everything. Without one it restarts only if all members are
-//!    back, because a missing member may have saved the rest; or if a user declares it lost.
+//! 3. A run with tables needs a checkpoint of which the members that are back have everything. Without one it restarts from the beginning only
+//!    if all members are back and none has saved anything, or if a user declares the rest lost.
 //! 4. A change that a member has accepted before is proposed again, as in any agreement. The companions then are members of *that* view, and
 //!    recover from there.
 //!
@@ -26,7 +26,7 @@
 //! - A peer votes under the incarnation that is in the view, and only if it remembers all votes of that incarnation.
 //! - The new view holds only peers that have asked for it in their present incarnation.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,6 +76,8 @@ pub(crate) struct RecoveringMember {
     reported_present: Option<usize>,
     /// The members that were present when the user declared lost what all others may have kept of tables; `None` before that.
     lost_except: Option<BTreeSet<Rank>>,
+    /// Whether the user was told that the members which are back lack some chunks of tables.
+    has_reported_lack: bool,
 }
 
 /// Whether a returned peer could train.
@@ -106,6 +108,7 @@ impl RecoveringMember {
             companions: Companions::default(),
             reported_present: None,
             lost_except: None,
+            has_reported_lack: false,
         }
     }
 
@@ -114,10 +117,19 @@ impl RecoveringMember {
         self.lost_except = Some(self.present());
     }
 
-    /// Whether no member other than these can have saved anything of the run's tables.
-    fn may_reset_tables(&self, there: &BTreeSet<Rank>) -> bool {
-        there.len() == self.view.members.len()
-            || self.lost_except.as_ref().is_some_and(|all| all.is_subset(there))
+    /// Whether the user has declared lost what members other than these may have saved of the run's tables.
+    fn is_rest_lost(&self, there: &BTreeSet<Rank>) -> bool {
+        self.lost_except.as_ref().is_some_and(|all| all.is_subset(there))
+    }
+
+    /// Whether a run with tables may begin again from initial values, with these reports: nobody has saved anything, or the user has declared
+    /// the rest lost. Members that are all back may lack what others have saved that left before the last view.
+    fn may_reset_tables(&self, reports: &BTreeMap<Rank, MemberReport>) -> bool {
+        let there: BTreeSet<Rank> = reports.keys().copied().collect();
+        let has_saved =
+            |report: &MemberReport| report.rejoin.as_ref().is_some_and(|again| !again.saved.is_empty());
+        let is_all = there.len() == self.view.members.len();
+        self.is_rest_lost(&there) || (is_all && !reports.values().any(has_saved))
     }
 
     /// The view that it was in.
@@ -217,7 +229,8 @@ impl RecoveringMember {
             self.driver.attempt = None;
             return;
         }
-        let may_lose = self.may_reset_tables(&present) || self.driver.acceptor.accepted().is_some();
+        let may_lose =
+            missing == 0 || self.is_rest_lost(&present) || self.driver.acceptor.accepted().is_some();
         if planner.shard_map.sharding.has_tables && !may_lose && self.saved.is_empty() {
             // An attempt would only delay a peer that may restart the tables, or has saved some of them.
             self.driver.attempt = None;
@@ -282,13 +295,16 @@ impl RecoveringMember {
             }
             None => match planner.after_stop(&[], reports) {
                 Some(restart)
-                    if restart.is_due(missing, waited)
-                        && (restart.is_whole
-                            || !planner.shard_map.sharding.has_tables
-                            || self.may_reset_tables(&there)) =>
+                    if planner.shard_map.sharding.has_tables
+                        && !restart.is_whole
+                        && !self.may_reset_tables(reports) =>
                 {
-                    restart.change
+                    if !std::mem::replace(&mut self.has_reported_lack, true) {
+                        out.push(Output::Event(Event::TablesIncomplete));
+                    }
+                    return self.driver.give_up(now, RETRY_FOR_STATE);
                 }
+                Some(restart) if restart.is_due(missing, waited) => restart.change,
                 Some(_) | None => return self.driver.give_up(now, RETRY_FOR_STATE),
             },
         };

@@ -43,6 +43,8 @@ pub struct Checkpoint {
     pub states: Vec<OptimizerState>,
     /// With tables: the chunks that [`SavedCheckpoint::states`] names, in their order.
     pub tables: Vec<TableChunk>,
+    /// With tables: how many clocks of this peer's worker are in them. Otherwise 0.
+    pub clock: u64,
     /// Samples that the steps left out.
     pub left_out: u64,
     /// Samples that this peer has computed.
@@ -73,6 +75,8 @@ impl Checkpoint {
 pub(crate) struct CheckpointSchedule {
     /// The next checkpoint. `None` if none is ever due.
     next: Option<NextCheckpoint>,
+    /// With tables: whether a cut is to begin as soon as that is possible.
+    cut_is_due: bool,
     /// With tables: when the cut is given up that this member has asked for. `None` if it has asked for none since.
     cut_ends: Option<Instant>,
 }
@@ -90,7 +94,7 @@ struct NextCheckpoint {
 impl CheckpointSchedule {
     /// A schedule with this interval between checkpoints; `None`: they are never due.
     pub(crate) fn new(now: Instant, every: Option<Duration>) -> Self {
-        Self { next: every.map(|every| NextCheckpoint::after(now, every)), cut_ends: None }
+        Self { next: every.map(|every| NextCheckpoint::after(now, every)), cut_is_due: false, cut_ends: None }
     }
 
     /// When `tick` must be called next; `None` if checkpoints are never due.
@@ -99,9 +103,25 @@ impl CheckpointSchedule {
         Some(self.cut_ends.map_or(next, |cut_ends| cut_ends.min(next)))
     }
 
+    /// A cut of tables is due, if checkpoints are ever due: a view has begun, or the interval is over.
+    pub(crate) fn request_cut(&mut self) {
+        self.cut_is_due = self.next.is_some();
+    }
+
+    /// Whether a cut is to begin.
+    pub(crate) fn cut_is_due(&self) -> bool {
+        self.cut_is_due
+    }
+
     /// This member asks all members for a cut of tables.
     pub(crate) fn cut_begins(&mut self, now: Instant) {
+        self.cut_is_due = false;
         self.cut_ends = Some(now.after(CUT_TIME_MAX));
+    }
+
+    /// The cut was given up: the next one is due at the usual time.
+    pub(crate) fn cut_fails(&mut self) {
+        self.cut_is_due = false;
     }
 
     /// Whether the cut must be given up, if it was not taken yet. True once for each cut.
@@ -142,7 +162,7 @@ impl NextCheckpoint {
 }
 
 /// How long members may hold back changes of tables for a cut. Usually they do so for some round trips.
-const CUT_TIME_MAX: Duration = Duration::from_secs(10);
+const CUT_TIME_MAX: Duration = Duration::from_secs(5);
 /// How far ahead in time the step is named.
 const LEAD: Duration = Duration::from_secs(1);
 /// How many steps members can be apart, and one more that may be committed while the message is on its way.

@@ -2,22 +2,21 @@
 //!
 //! Each worker's changes go to many owners, which never act at the same moment. If each member just copied its chunks, the copies would have
 //! a transaction in part. So the members let all changes that are under way arrive, and hold back new ones meanwhile. Workers go on: they
-//! read, compute and add, and only what they would send waits, for a few round trips.
+//! read, compute and add. What they would send waits for a few round trips, and so do reads that must include it.
 //!
 //! ```text
 //! member of lowest rank            every member
 //!   hold                     -->     sends owners no new changes
 //!                            <--     held: all that it had sent is safe
-//!   take, once all are held  -->     copies the chunks that it stores
-//!                            <--     taken
-//!   release, once all have   -->     sends what has waited
+//!   take, once all are held  -->     copies the chunks that it stores, tells all others to take, and sends what has waited
 //! ```
 //!
 //! # Invariants
-//! - Between the first `held` and the last `taken`, no owner gets a change: so all copies are of the same moment.
+//! - Once all members are held, no owner gets a change before it has its copy: messages of one member arrive in order, and a member's first
+//!   change after its own copy follows its `take`. So all copies are of the same moment.
 //! - What a member has kept of workers that are gone is safe before the member is held.
-//! - A view change ends an attempt: who has its copy keeps it, and the cut may be complete nevertheless. An attempt that takes long is given
-//!   up, but not once a member may have copied.
+//! - A view change ends an attempt. Members that have their copies keep them, and the cut may be complete nevertheless. An attempt that takes
+//!   long is given up, but not once a member may have copied.
 //!
 //! # Reading
 //! K. M. Chandy and L. Lamport, "Distributed Snapshots", 1985: why copies of different moments are useless.
@@ -30,45 +29,29 @@ use peergrad_protocol::table::{CutMessage, TableMessage};
 use super::TableError;
 use super::server::Outbox;
 
-/// One member's part in cuts.
+/// One member's part in the cuts of a view.
 #[derive(Default)]
 pub(super) struct Cut {
-    /// The newest attempt of this view; 0 before the first.
+    /// The newest attempt; 0 before the first.
     attempt: u64,
     /// How far this member is in it.
     stage: Stage,
-    /// At the member of lowest rank: the newest attempt that it has asked for in this view; 0 before the first.
+    /// At the member of lowest rank: the newest attempt that it has asked for; 0 before the first.
     asked: u64,
-    /// At the member of lowest rank: the answers to it.
-    collected: Collected,
-    /// The number of the last cut of the run, as far as this member knows.
-    last: u64,
+    /// At the member of lowest rank: the members that are held in it. `None` if no attempt is in progress, or members were told to take the cut.
+    held: Option<BTreeSet<Rank>>,
 }
 
 /// How far a member is in an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// It sends changes.
+    /// It sends changes: it has its copy, or the attempt was given up.
     #[default]
     Released,
     /// It holds back changes, and some that it had sent are not safe.
     Holding,
     /// All changes are safe that it does not hold back.
     Held,
-    /// It has copied its chunks.
-    Taken,
-}
-
-/// The answers that the member of lowest rank has.
-#[derive(Debug, Default)]
-enum Collected {
-    /// No attempt is in progress.
-    #[default]
-    None,
-    /// These members are held, and this is the largest number that they have named.
-    Held(BTreeSet<Rank>, u64),
-    /// These members have copied their chunks.
-    Taken(BTreeSet<Rank>),
 }
 
 /// What a member does when a message about a cut has arrived.
@@ -76,7 +59,7 @@ enum Collected {
 pub(super) enum CutStep {
     /// It holds back new changes.
     Hold,
-    /// It copies its chunks, under this number.
+    /// It copies its chunks in this attempt, and then sends the changes that were held back.
     Take(u64),
     /// It sends the changes that were held back.
     Release,
@@ -86,36 +69,31 @@ pub(super) enum CutStep {
 const LOWEST: Rank = Rank(0);
 
 impl Cut {
-    /// A view begins: an attempt of the view before is over.
-    pub(super) fn enter(&mut self) {
-        *self = Self { last: self.last, ..Self::default() };
-    }
-
-    /// The run continues from the cut with this number.
-    pub(super) fn continue_from(&mut self, last: u64) {
-        self.last = last;
-    }
-
-    /// The number that this member would give to the next cut, with its worker at this clock.
-    pub(super) fn next_number(&self, clock: u64) -> u64 {
-        clock.max(self.last + 1)
-    }
-
-    /// The member of lowest rank asks all of these members for a cut, unless an attempt is in progress.
-    pub(super) fn begin(&mut self, ranks: impl Iterator<Item = Rank>, out: &mut Outbox) {
-        if let Collected::None = self.collected {
-            self.collected = Collected::Held(BTreeSet::new(), 0);
-            self.asked += 1;
-            send_to_all(ranks, CutMessage::Hold { attempt: self.asked }, out);
+    /// The member of lowest rank asks all of these members for a cut, unless an attempt is in progress. Returns whether it asks.
+    pub(super) fn begin(&mut self, ranks: impl Iterator<Item = Rank>, out: &mut Outbox) -> bool {
+        if self.held.is_some() {
+            return false;
         }
+        self.held = Some(BTreeSet::new());
+        self.asked += 1;
+        send_to_all(ranks, CutMessage::Hold(self.asked), out);
+        true
     }
 
-    /// The member of lowest rank gives up its attempt, unless members may have copied their chunks.
-    pub(super) fn give_up(&mut self, ranks: impl Iterator<Item = Rank>, out: &mut Outbox) {
-        if let Collected::Held(..) = self.collected {
-            self.collected = Collected::None;
-            send_to_all(ranks, CutMessage::Release { attempt: self.asked }, out);
+    /// The member of lowest rank gives up its attempt, unless it has told members to take the cut. Returns whether it has given up.
+    pub(super) fn give_up(&mut self, ranks: impl Iterator<Item = Rank>, out: &mut Outbox) -> bool {
+        let is_in_progress = self.held.take().is_some();
+        if is_in_progress {
+            send_to_all(ranks, CutMessage::Release(self.asked), out);
         }
+        is_in_progress
+    }
+
+    /// A member that is alone takes a cut at once. Returns the number of the attempt.
+    pub(super) fn take_alone(&mut self) -> u64 {
+        self.asked += 1;
+        self.attempt = self.asked;
+        self.attempt
     }
 
     /// Whether this member holds back changes, and has not said yet that it is held.
@@ -124,13 +102,12 @@ impl Cut {
     }
 
     /// All changes are safe that this member does not hold back: it says so.
-    pub(super) fn report_held(&mut self, clock: u64, out: &mut Outbox) {
+    pub(super) fn report_held(&mut self, out: &mut Outbox) {
         self.stage = Stage::Held;
-        let held = CutMessage::Held { attempt: self.attempt, number: self.next_number(clock) };
-        out.push((LOWEST, TableMessage::Cut(held)));
+        out.push((LOWEST, TableMessage::Cut(CutMessage::Held(self.attempt))));
     }
 
-    /// A message about a cut has arrived, in a view of so many members. Returns what this member does now.
+    /// A message about a cut has arrived at this member, in a view of so many members. Returns what this member does now.
     ///
     /// # Errors
     /// No correct member sends it here and now.
@@ -138,55 +115,47 @@ impl Cut {
         &mut self,
         from: Rank,
         message: CutMessage,
-        members: usize,
+        (me, members): (Rank, usize),
         out: &mut Outbox,
     ) -> Result<Option<CutStep>, TableError> {
+        let ranks = (0..members).map(Rank::from_index);
         match message {
-            CutMessage::Held { attempt, number } => {
-                if let Collected::Held(held, largest) = &mut self.collected
-                    && attempt == self.asked
+            CutMessage::Held(attempt) => {
+                if attempt == self.asked
+                    && let Some(held) = &mut self.held
                 {
                     held.insert(from);
-                    *largest = number.max(*largest);
                     if held.len() == members {
-                        let number = *largest;
-                        self.collected = Collected::Taken(BTreeSet::new());
-                        let ranks = (0..members).map(Rank::from_index);
-                        send_to_all(ranks, CutMessage::Take { attempt, number }, out);
+                        self.held = None;
+                        send_to_all(ranks, CutMessage::Take(attempt), out);
                     }
                 }
                 Ok(None)
             }
-            CutMessage::Taken { attempt } => {
-                if let Collected::Taken(taken) = &mut self.collected
-                    && attempt == self.asked
-                {
-                    taken.insert(from);
-                    if taken.len() == members {
-                        self.collected = Collected::None;
-                        let ranks = (0..members).map(Rank::from_index);
-                        send_to_all(ranks, CutMessage::Release { attempt }, out);
-                    }
-                }
+            CutMessage::Take(attempt) if attempt == self.attempt && self.stage == Stage::Held => {
+                self.stage = Stage::Released;
+                send_to_all(ranks.filter(|rank| *rank != me), message, out);
+                Ok(Some(CutStep::Take(attempt)))
+            }
+            // Another member has told it before.
+            CutMessage::Take(attempt)
+                if attempt < self.attempt || (attempt == self.attempt && self.stage == Stage::Released) =>
+            {
                 Ok(None)
             }
-            _ if from != LOWEST => Err(TableError::CutOutOfOrder),
-            CutMessage::Hold { attempt } if attempt > self.attempt && self.stage == Stage::Released => {
+            CutMessage::Hold(attempt)
+                if from == LOWEST && attempt > self.attempt && self.stage == Stage::Released =>
+            {
                 (self.attempt, self.stage) = (attempt, Stage::Holding);
                 Ok(Some(CutStep::Hold))
             }
-            CutMessage::Take { attempt, number }
-                if attempt == self.attempt && self.stage == Stage::Held && number > self.last =>
+            CutMessage::Release(attempt)
+                if from == LOWEST && attempt == self.attempt && self.stage != Stage::Released =>
             {
-                (self.stage, self.last) = (Stage::Taken, number);
-                out.push((LOWEST, TableMessage::Cut(CutMessage::Taken { attempt })));
-                Ok(Some(CutStep::Take(number)))
-            }
-            CutMessage::Release { attempt } if attempt == self.attempt && self.stage != Stage::Released => {
                 self.stage = Stage::Released;
                 Ok(Some(CutStep::Release))
             }
-            CutMessage::Hold { .. } | CutMessage::Take { .. } | CutMessage::Release { .. } => {
+            CutMessage::Hold(_) | CutMessage::Take(_) | CutMessage::Release(_) => {
                 Err(TableError::CutOutOfOrder)
             }
         }

@@ -256,10 +256,7 @@ impl Swarm {
     fn change_cut(&mut self) {
         let (mut out, gives_up) = (Vec::new(), self.draw(10) == 0);
         let member = &mut self.peer(Rank(0)).member;
-        match gives_up {
-            true => member.give_up_cut(&mut out),
-            false => member.begin_cut(&mut out),
-        }
+        let _ = if gives_up { member.give_up_cut(&mut out) } else { member.begin_cut(&mut out) };
         self.post(Rank(0), out);
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::limits::STEPS_MAX;
 use peergrad_protocol::table::{CutMessage, JournalMessage, Request, Response, TableChunk, TableMessage};
 
 use super::TableError;
@@ -33,8 +34,10 @@ pub struct TableMember {
 /// What a member has of a cut.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TakenCut {
-    /// The number of the cut. It is larger than those of all earlier cuts of the run, and at least the clock of the fastest worker.
+    /// The number of the cut, larger than those of all earlier cuts of the run: it counts views, and attempts in each view.
     pub number: u64,
+    /// How many of this member's clocks are in it.
+    pub clock: u64,
     /// The chunks that the member stores.
     pub chunks: Vec<TableChunk>,
 }
@@ -77,7 +80,7 @@ impl TableMember {
         out: &mut Outbox,
     ) {
         self.replicated = ChunkSet::default();
-        self.cut.enter();
+        self.cut = Cut::default();
         self.server = Some(TableServer::enter(me, Arc::clone(replica_map), lease_policy, handover, out));
         // Owners get what this member has kept of workers that are gone before its clock.
         self.journal.enter(me, Arc::clone(replica_map), out);
@@ -176,23 +179,17 @@ impl TableMember {
 
     // Cuts.
 
-    /// The run continues from the cut with this number.
-    pub fn continue_from(&mut self, number: u64) {
-        self.cut.continue_from(number);
-    }
-
-    /// This member, which has the lowest rank, asks all members for a cut, unless one is being taken or chunks are on their way.
-    pub fn begin_cut(&mut self, out: &mut Outbox) {
+    /// This member, which has the lowest rank, asks all members for a cut, unless one is being taken or chunks are on their way. Returns
+    /// whether it asks.
+    pub fn begin_cut(&mut self, out: &mut Outbox) -> bool {
         let replica_map = self.server().replica_map();
-        if self.replicated.len() == replica_map.holders.len() {
-            self.cut.begin(replica_map.ranks(), out);
-        }
+        self.replicated.len() == replica_map.holders.len() && self.cut.begin(replica_map.ranks(), out)
     }
 
-    /// This member, which has the lowest rank, gives up a cut that takes too long.
-    pub fn give_up_cut(&mut self, out: &mut Outbox) {
+    /// This member, which has the lowest rank, gives up a cut that takes too long. Returns false if there is none.
+    pub fn give_up_cut(&mut self, out: &mut Outbox) -> bool {
         let ranks = self.server().replica_map().ranks();
-        self.cut.give_up(ranks, out);
+        self.cut.give_up(ranks, out)
     }
 
     /// The cut that was taken since the last call, if one was.
@@ -200,23 +197,34 @@ impl TableMember {
         self.taken.take()
     }
 
-    /// A cut of a member that is alone; `None` if it does not have all chunks.
-    #[must_use]
-    pub fn cut_alone(&self) -> Option<TakenCut> {
+    /// Takes a cut of a member that is alone; `None` if it does not have all chunks.
+    pub fn cut_alone(&mut self) -> Option<TakenCut> {
         let chunk_count = self.server().replica_map().holders.len();
-        let chunks = self.server().store().saved(|_| true);
-        let number = self.cut.next_number(self.worker.clock());
-        (chunks.len() == chunk_count).then_some(TakenCut { number, chunks })
+        if !(0..chunk_count).all(|chunk| self.server().store().holds(chunk)) {
+            return None;
+        }
+        let attempt = self.cut.take_alone();
+        Some(self.copies(attempt))
+    }
+
+    /// Copies of the chunks that are stored here, for the cut of this attempt.
+    fn copies(&self, attempt: u64) -> TakenCut {
+        let server = self.server();
+        TakenCut {
+            number: cut_number(server.replica_map().view_number, attempt),
+            clock: self.worker.announced_clock(),
+            chunks: server.store().saved(|chunk| server.keeps(chunk)),
+        }
     }
 
     fn on_cut(&mut self, from: Rank, message: CutMessage, out: &mut Outbox) -> Result<(), TableError> {
-        let replica_map = self.server().replica_map();
-        match self.cut.on_message(from, message, replica_map.members.len(), out)? {
+        let (me, members) = (self.server().rank(), self.server().replica_map().members.len());
+        match self.cut.on_message(from, message, (me, members), out)? {
             None => {}
             Some(CutStep::Hold) => self.worker.hold(),
-            Some(CutStep::Take(number)) => {
-                let is_held = |chunk: usize| self.server().keeps(chunk);
-                self.taken = Some(TakenCut { number, chunks: self.server().store().saved(is_held) });
+            Some(CutStep::Take(attempt)) => {
+                self.taken = Some(self.copies(attempt));
+                self.worker.end_hold(out);
             }
             Some(CutStep::Release) => self.worker.end_hold(out),
         }
@@ -231,7 +239,7 @@ impl TableMember {
             && self.journal.is_settled()
             && self.replicated.len() == self.server().replica_map().holders.len()
         {
-            self.cut.report_held(self.worker.clock(), out);
+            self.cut.report_held(out);
         }
     }
 
@@ -239,4 +247,11 @@ impl TableMember {
     pub fn wind_down(&mut self, out: &mut Outbox) -> bool {
         self.worker.wind_down(out) && self.journal.is_settled()
     }
+}
+
+/// The number of a cut: that of its view, and then that of the attempt.
+fn cut_number(view_number: u64, attempt: u64) -> u64 {
+    /// Room for an attempt in each of a million seconds.
+    const ATTEMPTS_MAX: u64 = 1 << 20;
+    view_number.saturating_mul(ATTEMPTS_MAX).saturating_add(attempt.min(ATTEMPTS_MAX - 1)).min(STEPS_MAX)
 }

@@ -219,6 +219,11 @@ impl TableServer {
         ViewHandover { dirty, store: self.store, replica_map: self.replica_map }
     }
 
+    /// This member's rank in the view.
+    pub(super) fn rank(&self) -> Rank {
+        self.me
+    }
+
     /// The members of the view, and the holders of each chunk.
     pub(super) fn replica_map(&self) -> &Arc<ReplicaMap> {
         &self.replica_map

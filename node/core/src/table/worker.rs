@@ -92,10 +92,7 @@ impl TableWorker {
                 WorkerStart::At(clock) => Some(clock),
                 WorkerStart::Late => None,
             },
-            completed_by_all: match start {
-                WorkerStart::At(clock) => clock,
-                WorkerStart::Late => 0,
-            },
+            completed_by_all: 0,
             changes: ChangeLog::default(),
             cache: RowCache::default(),
             reads: Reads::default(),

@@ -102,8 +102,11 @@ impl TableEngine {
         let first_step = base.view().first_step();
         let batch = (config.round_size(), samples);
         let view = (&**base.view(), base.digest());
-        let start = if base.is_newcomer() { WorkerStart::Late } else { WorkerStart::At(first_step.0) };
         let checkpoint = checkpoint.filter(|_| !base.is_newcomer());
+        let start = match base.is_newcomer() {
+            true => WorkerStart::Late,
+            false => WorkerStart::At(checkpoint.map_or(0, |checkpoint| checkpoint.clock)),
+        };
         let worker = TableWorker::new(Arc::clone(&layout), read_schedule, atomicity, start);
         let mut engine = Self {
             assignment: base.cache.assignment(&BatchAssignment::default(), batch, view, first_step),
@@ -118,7 +121,6 @@ impl TableEngine {
             parameters,
             base,
         };
-        engine.exchange.member.continue_from(first_step.0);
         // After a restart without checkpoints no member has any chunk: all of them start with their initial values.
         let is_founded = match &engine.base.view().recovery {
             Recovery::Initialize => true,

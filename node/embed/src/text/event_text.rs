@@ -161,6 +161,10 @@ fn evaluation_text(event: &Event) -> Option<String> {
             format!("after step {}: held-out {}{best}", steps.0, quality(evaluation))
         }
         Event::EndsEarly => "the members have agreed to end the run early".to_owned(),
+        Event::TablesIncomplete => format!(
+            "the members that are back have saved only some chunks of the tables; waiting for the peers of the run that have the rest (if these are gone for good, begin again from initial values with `{} declare-lost`)",
+            command_name()
+        ),
         Event::BestKept { steps, result: Ok(()) } => {
             format!("kept the model after step {} as best.safetensors", steps.0)
         }
@@ -258,7 +262,10 @@ fn state_text(event: &Event) -> Option<String> {
             "all members had stopped and none of those present has a checkpoint: training starts from the beginning"
                 .to_owned()
         }
-        Event::Restored { steps, epoch, restarted, .. } => {
+        Event::Restored { epoch: None, .. } => {
+            "all members had stopped: continuing from the newest checkpoint of the tables".to_owned()
+        }
+        Event::Restored { steps, epoch: Some(epoch), restarted, .. } => {
             let lost = match restarted.len() {
                 0 => String::new(),
                 count => format!(
@@ -266,13 +273,13 @@ fn state_text(event: &Event) -> Option<String> {
                     plural(count, "chunk")
                 ),
             };
-            let steps = count(steps.0);
-            let epoch = epoch.map_or_else(String::new, |epoch| format!(", in epoch {}", epoch + 1));
-            format!("all members had stopped: continuing from the checkpoint after step {steps}{epoch}{lost}")
+            let (steps, epoch) = (count(steps.0), epoch + 1);
+            format!(
+                "all members had stopped: continuing from the checkpoint after step {steps}, in epoch {epoch}{lost}"
+            )
         }
-        Event::Saved { steps, result: Err(reason) } => format!(
-            "cannot write the checkpoint after step {} ({reason}); training continues, but if all peers stop now, they fall back to the previous checkpoint",
-            steps.0
+        Event::Saved { result: Err(reason), .. } => format!(
+            "cannot write a checkpoint ({reason}); training continues, but if all peers stop now, they fall back to the previous one"
         ),
         _ => return None,
     })

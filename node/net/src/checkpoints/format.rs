@@ -4,7 +4,7 @@
 //! any program that reads a model reads a checkpoint: `peergrad.updates` (U32, one for each chunk with state in it) and, for each
 //! such chunk, `peergrad.state.0017` (F32, as [`OptimizerState::moments`](peergrad_core::state::checkpoint::OptimizerState) has it).
 //!
-//! With tables there are instead, for each chunk of theirs: `peergrad.rows.0017` (U64, shape (ranges, 2): the rows that exist, as ranges of
+//! With tables `peergrad.updates` is empty, and there are, for each chunk of theirs: `peergrad.rows.0017` (U64, shape (ranges, 2): the rows that exist, as ranges of
 //! their indices), `peergrad.values.0017` (F32, shape (rows, stride): the values of each row, then its moments), and `peergrad.updates.0017`
 //! (U32, by row). The samples that are not done yet are in the index, beside the first chunk.
 //!
@@ -50,13 +50,10 @@ pub(super) struct Index {
     /// How many batches are left of a run that its user has ended; absent in others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_batches: Option<u32>,
-    /// Digest of the parameters.
+    /// Digest of the parameters; with tables, the name of the cut.
     digest: String,
     /// Ranges of chunks whose optimizer state is included; with tables, of the chunks that are included.
     states: Vec<[u32; 2]>,
-    /// With tables: whether the chunks are those of tables.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    has_tables: bool,
     left_out: u64,
     own_samples: u64,
     /// The best evaluation before it: the steps behind it, and its loss; absent before the first.
@@ -65,6 +62,9 @@ pub(super) struct Index {
     /// How many evaluations came since.
     #[serde(default)]
     since_best: u32,
+    /// With tables: how many clocks of this peer's worker are in them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    clock: Option<u64>,
     /// With the first chunk of tables: which samples are done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     leases: Option<IndexLeases>,
@@ -118,7 +118,7 @@ impl IndexLeases {
 impl Index {
     /// The index of a checkpoint whose tensors' file has this length and digest.
     pub(super) fn of(checkpoint: &Checkpoint, bytes: u64, file_digest: ContentDigest) -> Self {
-        let Checkpoint { run, saved, tables, left_out, own_samples, evaluations, .. } = checkpoint;
+        let Checkpoint { run, saved, tables, clock, left_out, own_samples, evaluations, .. } = checkpoint;
         let SavedCheckpoint { steps, branch, cursor, digest, states } = saved;
         let mut ranges: Vec<[u32; 2]> = Vec::new();
         for chunk in states.iter().map(|chunk| chunk as u32) {
@@ -144,7 +144,7 @@ impl Index {
             },
             digest: digest.to_string(),
             states: ranges,
-            has_tables: !tables.is_empty(),
+            clock: (!tables.is_empty()).then_some(*clock),
             leases: tables.iter().find_map(|chunk| chunk.lease_table.as_ref()).map(IndexLeases::of),
             left_out: *left_out,
             own_samples: *own_samples,
@@ -212,10 +212,11 @@ impl Index {
 /// # Errors
 /// The system's error.
 pub(super) fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), SafeTensorError> {
-    let Checkpoint { run, specification, manifest, saved, parameters, states, tables, .. } = checkpoint;
+    let Checkpoint { run, specification, manifest, saved, parameters, states, tables, clock, .. } =
+        checkpoint;
     let origin = Origin {
         run: *run,
-        steps: saved.steps.0,
+        steps: if tables.is_empty() { saved.steps.0 } else { *clock },
         specification: String::from_utf8(specification.to_vec()).unwrap_or_default(),
     };
     let digest = ContentDigest::of(parameters.bytes());
@@ -268,12 +269,12 @@ pub(super) fn read(index: &Index, bytes: &[u8]) -> Result<Checkpoint, String> {
         let tensor = file.tensor(&chunk_tensor(STATE, chunk)).map_err(|error| error.to_string())?;
         Ok(OptimizerState { moments: words(tensor.data()).map(f32::from_le_bytes).collect(), updates })
     };
-    let with_state = if index.has_tables { 0 } else { saved.states.len() };
+    let with_state = if index.clock.is_some() { 0 } else { saved.states.len() };
     if updates.len() != with_state {
         return Err("the chunks that its index lists are missing".to_owned());
     }
     let states = saved.states.iter().zip(updates).map(state).collect::<Result<_, String>>()?;
-    let with_tables = saved.states.iter().filter(|_| index.has_tables);
+    let with_tables = saved.states.iter().filter(|_| index.clock.is_some());
     let tables = with_tables.map(|chunk| read_chunk(&file, index, chunk)).collect::<Result<_, String>>()?;
     Ok(Checkpoint {
         run: index.run()?,
@@ -283,6 +284,7 @@ pub(super) fn read(index: &Index, bytes: &[u8]) -> Result<Checkpoint, String> {
         parameters: Arc::new(Buffer::from_values(&parameters)),
         states,
         tables,
+        clock: index.clock.unwrap_or(0),
         left_out: index.left_out,
         own_samples: index.own_samples,
         evaluations: EvaluationHistory {

@@ -4,20 +4,25 @@ use peergrad_protocol::message::{SaveAt, TrainingMessage};
 use peergrad_protocol::{Instant, Rank, StepNumber};
 
 use super::ActiveMember;
-use crate::io::Output;
+use crate::io::{Event, Output};
 
 impl ActiveMember {
     /// Makes all members save a checkpoint, if one is due and this member has the lowest rank.
     pub(super) fn save_if_due(&mut self, now: Instant, out: &mut Vec<Output>) {
-        let due = self.checkpoint_schedule.tick(now, self.training.step());
+        let steps = self.training.step();
+        let due = self.checkpoint_schedule.tick(now, steps);
         let is_lowest = self.training.base().rank() == Rank(0);
         if let Some(tables) = self.training.tables_mut() {
             // Workers with clocks of their own have no step in common: they let a cut be taken.
-            if self.checkpoint_schedule.cut_is_late(now) {
-                tables.give_up_cut(out);
+            if self.checkpoint_schedule.cut_is_late(now) && tables.give_up_cut(out) {
+                let reason = "members needed too long to send what they had added".to_owned();
+                self.checkpoint_schedule.cut_fails();
+                out.push(Output::Event(Event::Saved { steps, result: Err(reason) }));
             }
-            if due.is_some() && is_lowest {
-                tables.begin_cut(out);
+            if due.is_some() {
+                self.checkpoint_schedule.request_cut();
+            }
+            if is_lowest && self.checkpoint_schedule.cut_is_due() && tables.begin_cut(out) {
                 self.checkpoint_schedule.cut_begins(now);
             }
         } else if let (Some(steps), true, Some(engine)) = (due, is_lowest, self.training.steps_mut()) {

@@ -117,6 +117,8 @@ pub(super) fn enter_next(active: &mut ActiveMember, cx: &mut NodeContext<'_>) ->
         cx.out.push(Output::Event(Event::EndsEarly));
     }
     let entered_at = cx.out.len();
+    // The members that are gone may have had parts of the newest cut.
+    active.checkpoint_schedule.request_cut();
     active.training.enter((&view, digest), resume, &mut cx.node.links.flows, cx.out);
     let difference = active.membership.advance(cx.now).expect("the next view is known");
     cx.node.follow_lines(&view, rank);

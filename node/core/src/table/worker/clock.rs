@@ -70,6 +70,12 @@ impl TableWorker {
         self.send_clock(out);
     }
 
+    /// The number of clocks of which owners have all changes.
+    #[must_use]
+    pub fn announced_clock(&self) -> u64 {
+        self.changes.queue.held_since().unwrap_or(u64::MAX).min(self.clock())
+    }
+
     /// Sends the clock if owners do not know it. It follows all changes that were made before it.
     pub(super) fn send_clock(&mut self, out: &mut Outbox) {
         let held_since = self.changes.queue.held_since().map(WorkerClock::At);

@@ -292,6 +292,7 @@ impl StepState {
             parameters: Arc::clone(parameters),
             states: states().map(|(_, state)| state.clone()).collect(),
             tables: Vec::new(),
+            clock: 0,
             left_out: self.base.omissions.counted(),
             own_samples: self.base.own_trained,
             evaluations: self.evaluations.history(),

@@ -11,31 +11,32 @@ use crate::io::{Output, Retention};
 use crate::state::checkpoint::{Checkpoint, EvaluationHistory};
 use crate::table::Init;
 use crate::table::member::TakenCut;
+use crate::table::server::Outbox;
 
 impl TableEngine {
-    /// This member, which has the lowest rank, asks all members for a cut.
-    pub(crate) fn begin_cut(&mut self, out: &mut Vec<Output>) {
-        if !self.base.is_frozen && !self.base.barrier.is_waiting() && self.base.loss_watch.is_finite() {
-            self.change_cut(TableMember::begin_cut, out);
-        }
+    /// This member, which has the lowest rank, asks all members for a cut. Returns false if that is not possible now.
+    pub(crate) fn begin_cut(&mut self, out: &mut Vec<Output>) -> bool {
+        let may_begin =
+            !self.base.is_frozen && !self.base.barrier.is_waiting() && self.base.loss_watch.is_finite();
+        may_begin && self.change_cut(TableMember::begin_cut, out)
     }
 
-    /// This member, which has the lowest rank, gives up a cut that has not been taken for long: members may go on.
-    pub(crate) fn give_up_cut(&mut self, out: &mut Vec<Output>) {
-        if !self.base.is_frozen {
-            self.change_cut(TableMember::give_up_cut, out);
-        }
+    /// This member, which has the lowest rank, gives up a cut that has not been taken for long: members may go on. Returns false if there is
+    /// none. In a frozen member the messages wait.
+    pub(crate) fn give_up_cut(&mut self, out: &mut Vec<Output>) -> bool {
+        self.change_cut(TableMember::give_up_cut, out)
     }
 
     fn change_cut(
         &mut self,
-        change: impl FnOnce(&mut TableMember, &mut crate::table::server::Outbox),
+        change: impl FnOnce(&mut TableMember, &mut Outbox) -> bool,
         out: &mut Vec<Output>,
-    ) {
+    ) -> bool {
         let mut messages = Vec::new();
-        change(&mut self.exchange.member, &mut messages);
+        let is_changed = change(&mut self.exchange.member, &mut messages);
         self.exchange.send(messages);
         self.make_progress(out);
+        is_changed
     }
 
     /// Saves a cut that was taken.
@@ -47,9 +48,10 @@ impl TableEngine {
     }
 
     /// The present state, if this member is alone and has all chunks.
-    pub(crate) fn checkpoint_alone(&self) -> Option<Checkpoint> {
+    pub(crate) fn checkpoint_alone(&mut self) -> Option<Checkpoint> {
         let is_alone = self.base.view().members.len() == 1;
-        is_alone.then(|| self.exchange.member.cut_alone()).flatten().map(|cut| self.checkpoint_of(cut))
+        let cut = is_alone.then(|| self.exchange.member.cut_alone()).flatten()?;
+        Some(self.checkpoint_of(cut))
     }
 
     /// Which checkpoints of the run are kept.
@@ -76,6 +78,7 @@ impl TableEngine {
             parameters: self.parameters_with(&cut),
             states: Vec::new(),
             tables: cut.chunks,
+            clock: cut.clock,
             left_out: base.omissions.counted(),
             own_samples: base.own_trained,
             evaluations: EvaluationHistory::default(),
