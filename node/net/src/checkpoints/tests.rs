@@ -106,6 +106,16 @@ fn tables_are_restored_with_their_leases() {
 }
 
 #[test]
+fn a_new_checkpoint_removes_later_ones_of_a_branch_that_was_given_up() {
+    let (_folder, store) = store();
+    for step in [1000, 1030, 1060] {
+        store.save(&checkpoint(step), KEEP).unwrap();
+    }
+    store.save(&checkpoint(7), KEEP).unwrap();
+    assert_eq!(steps(&store), [7], "the run began again");
+}
+
+#[test]
 fn rows_that_no_table_can_have_are_an_error() {
     let (folder, store) = store();
     let written = checkpoint_of_tables(30);

@@ -43,6 +43,21 @@ fn held(shard_map: &ShardMap, rank: u32) -> ChunkSet {
 }
 
 #[test]
+fn a_checkpoint_of_tables_counts_only_with_all_chunks() {
+    let sharding = ShardingConfig { has_tables: true, ..sharding(2, true) };
+    let shard_map = shard_map(later_view(&[1, 2, 3], STEP, &[]), sharding);
+    let of = |rank, steps: &[u64]| {
+        back(&shard_map, rank, steps.iter().map(|&step| saved(step, held(&shard_map, rank))).collect())
+    };
+    let restart = after_stop(&shard_map, [of(0, &[50, 40]), of(1, &[40]), of(2, &[40])]);
+    assert_eq!((restart.change.resume.step, restart.is_whole), (StepNumber(40), true));
+    assert_eq!(restart.change.moves.restarted, [0_u32; 0]);
+    // Nothing is continued in part.
+    let restart = after_stop(&shard_map, [of(0, &[50]), of(1, &[40]), of(2, &[30])]);
+    assert_eq!((restart.change.resume.step, restart.is_whole), (StepNumber(0), false));
+}
+
+#[test]
 fn a_restart_continues_from_the_newest_completely_saved_step() {
     let shard_map = shard_map(later_view(&[1, 2, 3], STEP, &[]), sharding(2, true));
     let of = |rank, steps: &[u64]| {
