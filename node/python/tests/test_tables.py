@@ -6,7 +6,7 @@ import signal
 
 import numpy as np
 import pytest
-from conftest import agree
+from conftest import agree, kill
 from programs import BATCH, EPOCHS, SAMPLES
 
 import peergrad
@@ -338,6 +338,18 @@ def test_a_killed_peer_costs_no_row(swarm, tmp_path):
     assert processes[2].code() == -signal.SIGKILL
     killed.touch()
     exact(processes[:2])
+
+
+def test_all_killed_peers_continue_with_the_rows_of_a_checkpoint(swarm, start):
+    # Without a port of its own, a peer listens again where the others look for it.
+    processes = swarm("counting", 3, pause=0.2, port=None, run={"checkpoints": {"seconds": 1}})
+    processes[0].wait_for_step(14)
+    kill(processes)
+    again = [start("counting", directory=process.folder, pause=0.02, port=None, resume=True) for process in processes]
+    exact(again)
+    assert again[0].seen[0]["event"] == "invite"
+    first = next(line for line in again[0].seen if line["event"] == "step")
+    assert first["number"] > 2, "it continues from a checkpoint"
 
 
 def test_a_late_joiner_takes_part(swarm, start, tmp_path):

@@ -140,7 +140,7 @@ fn a_run_without_a_checkpoint_says_when_there_will_be_one() {
     for (settings, words) in [
         ("[checkpoints]\nseconds = 3600\n", "it writes one every 3600 s"),
         ("[checkpoints]\nseconds = 0\n", "writes one only when it stops"),
-        ("[sync]\nkind = \"ssp\"\n", "in no checkpoint; the model is saved when the run ends"),
+        ("[checkpoints]\nseconds = 3600\n[sync]\nkind = \"ssp\"\n", "it writes one every 3600 s"),
     ] {
         let place = TestFolder::new();
         place.write("run.toml", format!("epochs = {ENDLESS}\n[data]\nfile = \"digits\"\n{settings}"));
