@@ -1,10 +1,9 @@
 //! The examples in which each sample counts exactly once, each as two real processes on loopback: their ends are known numbers.
 
-use std::io::{BufRead, BufReader, Lines};
-use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
-
+use processes::Peer;
 use serde_json::Value;
+
+mod processes;
 
 #[test]
 fn each_version_of_the_register_has_one_leader() {
@@ -35,44 +34,11 @@ fn naive_bayes_counts_each_picture_once() {
 /// Runs two peers to the end, and returns the accuracy and the loss, in which they agree.
 fn accuracy_and_loss(program: &str) -> (f64, f64) {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut founder = Peer::spawn(program, &["start", "--peers", "2"], &folder.path().join("founder"));
+    let mut founder = Peer::start(program, folder.path(), 2);
     let invite = founder.event("invite");
-    let invite = invite["invite"].as_str().expect("text");
-    let mut joiner = Peer::spawn(program, &["join", invite], &folder.path().join("joiner"));
+    let mut joiner = Peer::join(program, folder.path(), "joiner", &invite);
     let [first, second] = [&mut founder, &mut joiner].map(|peer| peer.event("summary"));
     assert_eq!((&first["digest"], &first["peers"]), (&second["digest"], &Value::from(2)));
     let number = |name: &str| first[name].as_f64().expect("a number");
     (number("test_accuracy"), number("test_loss"))
-}
-
-/// A process that reports events as JSON. Dropping it kills it.
-struct Peer {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Peer {
-    fn spawn(program: &str, arguments: &[&str], folder: &Path) -> Self {
-        let local = ["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", "0"];
-        let mut command = Command::new(program);
-        command.args(arguments).args(local).arg("--dir").arg(folder).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("the example starts");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Self { child, lines }
-    }
-
-    /// Waits for the event with this name.
-    fn event(&mut self, name: &str) -> Value {
-        let events = self.lines.by_ref().map_while(Result::ok).map(|line| serde_json::from_str(&line));
-        let mut events = events.map(|event: Result<Value, _>| event.expect("JSON"));
-        events.find(|event| event["event"] == name).unwrap_or_else(|| panic!("ended without `{name}`"))
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // A process that has ended can no longer be killed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

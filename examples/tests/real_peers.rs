@@ -1,10 +1,11 @@
 //! Every example as real processes on loopback, to the end: all peers have the same model, and it is trained.
 
-use std::io::{BufRead, BufReader, Lines};
-use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 
+use processes::Peer;
 use serde_json::Value;
+
+mod processes;
 
 #[test]
 fn a_custom_task_trains() {
@@ -25,11 +26,12 @@ fn a_custom_table_loses_no_row_whichever_peer_is_killed() {
     let mut founder = Peer::start(program, folder.path(), 8);
     let invite = founder.event("invite");
     let join = |name: &str| Peer::join(program, folder.path(), name, &invite);
-    let mut doomed = ["a", "b", "c"].map(join);
+    let doomed = ["a", "b", "c"].map(join);
     let mut others: Vec<Peer> = ["d", "e", "f", "g"].map(join).into();
-    for (index, victim) in doomed.iter_mut().enumerate() {
+    for (index, victim) in doomed.into_iter().enumerate() {
         (0..12).for_each(|_| _ = founder.event("step"));
-        victim.child.kill().expect("it runs");
+        // This kills its process.
+        drop(victim);
         if index < 2 {
             others.push(join(&format!("late-{index}")));
         }
@@ -70,45 +72,4 @@ fn test_loss(program: &str) -> f64 {
     let [first, second] = [&mut founder, &mut joiner].map(|peer| peer.event("summary"));
     assert_eq!((&first["digest"], &first["peers"]), (&second["digest"], &Value::from(2)));
     first["test_loss"].as_f64().expect("a loss")
-}
-
-/// A process that reports events as JSON. Dropping it kills it.
-struct Peer {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Peer {
-    fn start(program: &str, folder: &Path, peers: u32) -> Self {
-        let peers = peers.to_string();
-        Self::spawn(Command::new(program).args(["start", "--peers", &peers, "--dir", "founder"]), folder)
-    }
-
-    fn join(program: &str, folder: &Path, name: &str, invite: &Value) -> Self {
-        let invite = invite["invite"].as_str().expect("text");
-        Self::spawn(Command::new(program).args(["join", invite, "--dir", name]), folder)
-    }
-
-    fn spawn(command: &mut Command, folder: &Path) -> Self {
-        let local = ["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", "0"];
-        let command = command.args(local).current_dir(folder).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("the example starts");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Self { child, lines }
-    }
-
-    /// Waits for the event with this name.
-    fn event(&mut self, name: &str) -> Value {
-        let events = self.lines.by_ref().map_while(Result::ok).map(|line| serde_json::from_str(&line));
-        let mut events = events.map(|event: Result<Value, _>| event.expect("JSON"));
-        events.find(|event| event["event"] == name).unwrap_or_else(|| panic!("ended without `{name}`"))
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // A process that has ended can no longer be killed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use peergrad_config::model_file::{ModelFile, Origin};
 use peergrad_config::specification::{RunFile, resolve_with_notices};
 use peergrad_core::io::Retention;
-use peergrad_core::state::checkpoint::{Checkpoint, EvaluationHistory, OptimizerState};
+use peergrad_core::state::checkpoint::{Checkpoint, EvaluationHistory, OptimizerState, SavedTables};
 use peergrad_net::{CheckpointStore, Checkpoints, decode_checkpoint};
 use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::durable::DurableRecord;
@@ -178,8 +178,7 @@ fn checkpoint() -> Checkpoint {
         },
         parameters: Arc::new(parameters),
         states: [0, 1, 7].map(state).to_vec(),
-        tables: Vec::new(),
-        clock: 0,
+        tables: None,
         left_out: 2,
         own_samples: 77,
         evaluations: EvaluationHistory {
@@ -203,7 +202,8 @@ fn checkpoint_of_tables() -> Checkpoint {
     };
     let whole = checkpoint();
     let saved = SavedCheckpoint { states: [0, 7].into_iter().collect(), ..whole.saved };
-    Checkpoint { saved, states: Vec::new(), tables: [0, 7].map(chunk).to_vec(), ..whole }
+    let tables = Some(SavedTables { chunks: [0, 7].map(chunk).to_vec(), clock: Some(12) });
+    Checkpoint { saved, states: Vec::new(), tables, ..whole }
 }
 
 /// The contents of a checkpoint's two files, as the checkpoint thread writes them.
@@ -271,7 +271,7 @@ impl Target for CheckpointTarget {
             return Verdict::Refused;
         };
         // It has optimizer state of its chunks, or tables.
-        let chunk_count = checkpoint.states.len().max(checkpoint.tables.len());
+        let chunk_count = checkpoint.tables.map_or(checkpoint.states.len(), |tables| tables.chunks.len());
         assert_eq!(chunk_count, checkpoint.saved.states.iter().count());
         assert_eq!(checkpoint.parameters.len(), checkpoint.manifest.parameter_count());
         Verdict::Accepted

@@ -271,6 +271,13 @@ impl TableLayout {
         entries.map(|entry| entry.first_row..entry.first_row + entry.table.rows).collect()
     }
 
+    /// Writes a row of a table of parameters to its place in the flat vector. The last row may be longer than the rest of the vector.
+    pub(crate) fn write_row(&self, chunk: usize, row: Row, values: &[f32], vector: &mut [f32]) {
+        let place = &mut vector[self.parameter_start(chunk, row)..];
+        let there = place.len().min(values.len());
+        place[..there].copy_from_slice(&values[..there]);
+    }
+
     /// The index of the row's first number in the flat vector of parameters, for a row of a chunk that starts with parameters.
     pub(crate) fn parameter_start(&self, chunk: usize, row: Row) -> usize {
         let TableEntry { table, first_row, first_parameter, .. } = self.entry(chunk);

@@ -244,7 +244,7 @@ impl RunSetup {
         let checkpoint = self.fitting_checkpoint(steps, Ok(checkpoint))?;
         let layout = self.ready().and_then(|loaded| Some(loaded.program.table_spec(loaded)?.layout));
         let chunk_count = layout.map_or(0, |layout| layout.chunk_count());
-        let found = checkpoint.tables.len();
+        let found = checkpoint.tables.as_ref().map_or(0, |tables| tables.chunks.len());
         if found >= chunk_count {
             return Ok(());
         }
@@ -259,9 +259,12 @@ impl RunSetup {
 fn is_of(checkpoint: &Checkpoint, loaded: &Loaded) -> bool {
     let is_of_tables = |layout| {
         let store = TableStore::new(layout);
-        checkpoint.tables.iter().all(|chunk| store.check(chunk).is_ok())
+        let mut chunks = checkpoint.tables.iter().flat_map(|tables| &tables.chunks);
+        chunks.all(|chunk| store.check(chunk).is_ok())
     };
-    let table_spec = loaded.program.table_spec(loaded);
     loaded.manifest == checkpoint.manifest
-        && table_spec.is_none_or(|table_spec| is_of_tables(table_spec.layout))
+        && match loaded.program.table_spec(loaded) {
+            Some(table_spec) => checkpoint.tables.is_some() && is_of_tables(table_spec.layout),
+            None => checkpoint.tables.is_none(),
+        }
 }

@@ -41,16 +41,23 @@ pub struct Checkpoint {
     pub parameters: Arc<Buffer>,
     /// The optimizer state of the chunks that [`SavedCheckpoint::states`] names, in their order. Empty with tables.
     pub states: Vec<OptimizerState>,
-    /// With tables: the chunks that [`SavedCheckpoint::states`] names, in their order.
-    pub tables: Vec<TableChunk>,
-    /// With tables: how many clocks of this peer's worker are in them. Otherwise 0.
-    pub clock: u64,
+    /// What this member has of the tables; `None` in a run of steps.
+    pub tables: Option<SavedTables>,
     /// Samples that the steps left out.
     pub left_out: u64,
     /// Samples that this peer has computed.
     pub own_samples: u64,
     /// The evaluations during the run, before this checkpoint.
     pub evaluations: EvaluationHistory,
+}
+
+/// What one member has of a cut of tables.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SavedTables {
+    /// The chunks that [`SavedCheckpoint::states`] names, in their order.
+    pub chunks: Vec<TableChunk>,
+    /// How many clocks of this peer's worker are in the cut; `None` for a new worker, which had no clock.
+    pub clock: Option<u64>,
 }
 
 /// The earlier evaluations of a run.

@@ -247,7 +247,7 @@ impl Swarm {
         }
         if let Some(cut) = peer.member.take_cut() {
             let copies = self.cuts.entry((self.replica_map.view_number, cut.number)).or_default();
-            cut.chunks.into_iter().for_each(|chunk| copies.entry(chunk.chunk).or_default().push(chunk));
+            cut.saved.chunks.into_iter().for_each(|chunk| copies.entry(chunk.chunk).or_default().push(chunk));
         }
         self.post(to, out);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use peergrad_protocol::Rank;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::limits::STEPS_MAX;
-use peergrad_protocol::table::{CutMessage, JournalMessage, Request, Response, TableChunk, TableMessage};
+use peergrad_protocol::table::{CutMessage, JournalMessage, Request, Response, TableMessage};
 
 use super::TableError;
 use super::cut::{Cut, CutStep};
@@ -14,6 +14,7 @@ use super::lease_table::LeasePolicy;
 use super::replica_map::ReplicaMap;
 use super::server::{Outbox, TableServer, ViewHandover};
 use super::worker::TableWorker;
+use crate::state::checkpoint::SavedTables;
 
 /// One member's part in the tables, from view to view.
 pub struct TableMember {
@@ -36,10 +37,8 @@ pub struct TableMember {
 pub struct TakenCut {
     /// The number of the cut, larger than those of all earlier cuts of the run: it counts views, and attempts in each view.
     pub number: u64,
-    /// How many of this member's clocks are in it.
-    pub clock: u64,
-    /// The chunks that the member stores.
-    pub chunks: Vec<TableChunk>,
+    /// The chunks that the member stores, and its clock.
+    pub saved: SavedTables,
 }
 
 /// Whether a member has taken in enough of the responses to it to get more.
@@ -105,10 +104,10 @@ impl TableMember {
         &self.journal
     }
 
-    /// The chunks whose holders all have their present state.
+    /// Whether all holders of all chunks have the chunks' present state.
     #[must_use]
-    pub fn replicated(&self) -> &ChunkSet {
-        &self.replicated
+    pub fn are_replicated(&self) -> bool {
+        self.replicated.len() == self.server().replica_map().holders.len()
     }
 
     /// Takes in a message of a member, which may be this one.
@@ -182,11 +181,11 @@ impl TableMember {
     /// This member, which has the lowest rank, asks all members for a cut, unless one is being taken or chunks are on their way. Returns
     /// whether it asks.
     pub fn begin_cut(&mut self, out: &mut Outbox) -> bool {
-        let replica_map = self.server().replica_map();
-        self.replicated.len() == replica_map.holders.len() && self.cut.begin(replica_map.ranks(), out)
+        let ranks = self.server().replica_map().ranks();
+        self.are_replicated() && self.cut.begin(ranks, out)
     }
 
-    /// This member, which has the lowest rank, gives up a cut that takes too long. Returns false if there is none.
+    /// This member, which has the lowest rank, gives up a cut that takes too long. Returns whether a cut was in progress.
     pub fn give_up_cut(&mut self, out: &mut Outbox) -> bool {
         let ranks = self.server().replica_map().ranks();
         self.cut.give_up(ranks, out)
@@ -212,8 +211,10 @@ impl TableMember {
         let server = self.server();
         TakenCut {
             number: cut_number(server.replica_map().view_number, attempt),
-            clock: self.worker.announced_clock(),
-            chunks: server.store().saved(|chunk| server.keeps(chunk)),
+            saved: SavedTables {
+                chunks: server.store().saved(|chunk| server.keeps(chunk)),
+                clock: self.worker.announced_clock(),
+            },
         }
     }
 
@@ -237,7 +238,7 @@ impl TableMember {
         if self.cut.is_holding()
             && self.worker.is_held()
             && self.journal.is_settled()
-            && self.replicated.len() == self.server().replica_map().holders.len()
+            && self.are_replicated()
         {
             self.cut.report_held(out);
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use peergrad_collectives::codec::Codec;
 use peergrad_protocol::limits::LONG_LINES_BYTES_MAX;
-use peergrad_protocol::message::{Contact, Message};
+use peergrad_protocol::message::{Contact, Message, SavedCheckpoint};
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDigest};
 
@@ -24,6 +24,7 @@ use super::omissions::Omissions;
 use crate::io::Output;
 use crate::peer_links::LinkFlow;
 use crate::program::loader::Loaded;
+use crate::state::checkpoint::{Checkpoint, EvaluationHistory};
 use crate::state::shard_map::{ShardMap, ShardingConfig, StepShards};
 use crate::state::shared_cache::SharedCache;
 
@@ -101,6 +102,22 @@ impl EngineBase {
         let mut initial = self.vectors.take_zeroed(self.loaded.manifest.parameter_count());
         self.loaded.task.initial(self.loaded.config.seed, &mut initial);
         Arc::new(initial)
+    }
+
+    /// A checkpoint of these parameters, without the state that only one of the engines has.
+    pub(super) fn checkpoint(&self, saved: SavedCheckpoint, parameters: Arc<Buffer>) -> Checkpoint {
+        Checkpoint {
+            run: self.view().run,
+            specification: Arc::clone(&self.specification),
+            manifest: self.loaded.manifest.clone(),
+            saved,
+            parameters,
+            states: Vec::new(),
+            tables: None,
+            left_out: self.omissions.counted(),
+            own_samples: self.own_trained,
+            evaluations: EvaluationHistory::default(),
+        }
     }
 
     /// The view that this member is in.

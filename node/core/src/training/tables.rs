@@ -27,7 +27,7 @@ use crate::node_report::Wait;
 use crate::peer_links::LinkFlow;
 use crate::program::command::Reply;
 use crate::state::assignment::BatchAssignment;
-use crate::state::checkpoint::Checkpoint;
+use crate::state::checkpoint::{Checkpoint, SavedTables};
 use crate::state::shard_map::ShardMap;
 use crate::table::lease_table::LeasePolicy;
 use crate::table::member::TableMember;
@@ -102,10 +102,12 @@ impl TableEngine {
         let first_step = base.view().first_step();
         let batch = (config.round_size(), samples);
         let view = (&**base.view(), base.digest());
-        let checkpoint = checkpoint.filter(|_| !base.is_newcomer());
-        let start = match base.is_newcomer() {
-            true => WorkerStart::Late,
-            false => WorkerStart::At(checkpoint.map_or(0, |checkpoint| checkpoint.clock)),
+        let saved =
+            checkpoint.and_then(|checkpoint| checkpoint.tables.as_ref()).filter(|_| !base.is_newcomer());
+        let start = match saved {
+            Some(SavedTables { clock, .. }) => clock.map_or(WorkerStart::Late, WorkerStart::At),
+            None if base.is_newcomer() => WorkerStart::Late,
+            None => WorkerStart::At(0),
         };
         let worker = TableWorker::new(Arc::clone(&layout), read_schedule, atomicity, start);
         let mut engine = Self {
@@ -127,8 +129,8 @@ impl TableEngine {
             Recovery::Resume(resume) => resume.is_restored,
         };
         let (replica_map, layout) = (replica_map(&engine.base.shard_map), &engine.exchange.layout);
-        let store = match checkpoint {
-            Some(checkpoint) => TableStore::restored(Arc::clone(layout), &checkpoint.tables)
+        let store = match saved {
+            Some(saved) => TableStore::restored(Arc::clone(layout), &saved.chunks)
                 .expect("a checkpoint is of the run's tables, or it is not used"),
             None if is_founded && first_step.0 == 0 => {
                 initial_store(layout, &replica_map, engine.base.rank, &engine.parameters)
@@ -444,7 +446,7 @@ impl TableEngine {
     pub(super) fn status(&self) -> TableStatus {
         TableStatus {
             clock: self.clock(),
-            are_replicated: self.exchange.are_replicated(),
+            are_replicated: self.exchange.member.are_replicated(),
             is_reading: self.waiting.is_reading(),
         }
     }

@@ -18,7 +18,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use peergrad_config::model_file::{ModelFile, OWN_TENSORS, Origin, metadata_of};
-use peergrad_core::state::checkpoint::{Checkpoint, EvaluationHistory, OptimizerState};
+use peergrad_core::state::checkpoint::{Checkpoint, EvaluationHistory, OptimizerState, SavedTables};
+use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::CHUNKS_MAX;
@@ -42,14 +43,6 @@ pub(super) struct Index {
     /// Which of several such views; absent where there is only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fork: Option<u32>,
-    /// The data cursor: the epoch, the position in it, and the ranges that were returned and deferred.
-    epoch: u64,
-    position: u64,
-    returned: Vec<[u64; 2]>,
-    deferred: Vec<[u64; 2]>,
-    /// How many batches are left of a run that its user has ended; absent in others.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    last_batches: Option<u32>,
     /// Digest of the parameters; with tables, the name of the cut.
     digest: String,
     /// Ranges of chunks whose optimizer state is included; with tables, of the chunks that are included.
@@ -62,53 +55,102 @@ pub(super) struct Index {
     /// How many evaluations came since.
     #[serde(default)]
     since_best: u32,
-    /// With tables: how many clocks of this peer's worker are in them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    clock: Option<u64>,
-    /// With the first chunk of tables: which samples are done.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    leases: Option<IndexLeases>,
     /// Length of the tensors' file in bytes.
     pub(super) bytes: u64,
     /// Digest of the tensors' file.
     pub(super) file_digest: String,
+    /// The data cursor.
+    cursor: IndexCursor,
+    /// What belongs to tables; absent in a run of steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tables: Option<IndexTables>,
+}
+
+/// A data cursor: the epoch, the position in it, and the ranges that were returned and deferred.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IndexCursor {
+    epoch: u64,
+    position: u64,
+    returned: Vec<[u64; 2]>,
+    deferred: Vec<[u64; 2]>,
+    /// How many batches are left of a run that its user has ended; absent in others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last_batches: Option<u32>,
+}
+
+/// What an index says of tables.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IndexTables {
+    /// How many clocks of this peer's worker are in them; absent for a worker without a clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    clock: Option<u64>,
+    /// Beside the first chunk: which samples are done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    leases: Option<IndexLeases>,
 }
 
 /// Which samples are done, in a run with tables: those that were leased once, except those to be leased again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct IndexLeases {
-    /// The position of the first sample that was never leased.
-    epoch: u64,
-    position: u64,
-    /// Whether no more samples are leased, since a user has ended the run.
-    is_over: bool,
     /// Epochs, each with ranges of positions that are leased again.
     returned: Vec<(u64, Vec<[u64; 2]>)>,
+    /// The first sample that was never leased.
+    cursor: IndexCursor,
+}
+
+impl IndexCursor {
+    fn of(cursor: &DataCursor) -> Self {
+        Self {
+            epoch: cursor.epoch,
+            position: cursor.position,
+            returned: ranges_of(&cursor.returned),
+            deferred: ranges_of(&cursor.deferred),
+            last_batches: match cursor.ending {
+                Ending::None => None,
+                Ending::NextBatch => Some(1),
+                Ending::Over => Some(0),
+            },
+        }
+    }
+
+    fn cursor(&self) -> DataCursor {
+        DataCursor {
+            epoch: self.epoch,
+            position: self.position,
+            returned: spans_of(&self.returned),
+            deferred: spans_of(&self.deferred),
+            ending: match self.last_batches {
+                None => Ending::None,
+                Some(0) => Ending::Over,
+                Some(_) => Ending::NextBatch,
+            },
+        }
+    }
+}
+
+impl IndexTables {
+    fn of(tables: &SavedTables) -> Self {
+        let leases = tables.chunks.iter().find_map(|chunk| chunk.lease_table.as_ref());
+        Self { clock: tables.clock, leases: leases.map(IndexLeases::of) }
+    }
 }
 
 impl IndexLeases {
     fn of(leases: &LeaseTable) -> Self {
         Self {
-            epoch: leases.cursor.epoch,
-            position: leases.cursor.position,
-            is_over: leases.cursor.ending == Ending::Over,
+            cursor: IndexCursor::of(&leases.cursor),
             returned: leases.returned.iter().map(|lease| (lease.epoch, ranges_of(&lease.spans))).collect(),
         }
     }
 
     fn table(&self) -> LeaseTable {
-        let lease = |(epoch, ranges): &(u64, Vec<[u64; 2]>)| SampleLease {
-            epoch: *epoch,
-            spans: ranges.iter().map(|[start, end]| Span { start: *start, end: *end }).collect(),
-        };
+        let lease =
+            |(epoch, ranges): &(u64, Vec<[u64; 2]>)| SampleLease { epoch: *epoch, spans: spans_of(ranges) };
         LeaseTable {
-            cursor: DataCursor {
-                epoch: self.epoch,
-                position: self.position,
-                ending: if self.is_over { Ending::Over } else { Ending::None },
-                ..DataCursor::default()
-            },
+            cursor: self.cursor.cursor(),
             returned: self.returned.iter().map(lease).collect(),
             outstanding: Vec::new(),
         }
@@ -118,7 +160,7 @@ impl IndexLeases {
 impl Index {
     /// The index of a checkpoint whose tensors' file has this length and digest.
     pub(super) fn of(checkpoint: &Checkpoint, bytes: u64, file_digest: ContentDigest) -> Self {
-        let Checkpoint { run, saved, tables, clock, left_out, own_samples, evaluations, .. } = checkpoint;
+        let Checkpoint { run, saved, tables, left_out, own_samples, evaluations, .. } = checkpoint;
         let SavedCheckpoint { steps, branch, cursor, digest, states } = saved;
         let mut ranges: Vec<[u32; 2]> = Vec::new();
         for chunk in states.iter().map(|chunk| chunk as u32) {
@@ -133,19 +175,10 @@ impl Index {
             steps: steps.0,
             branch: [branch.view_number.0, branch.step.0],
             fork: branch.fork,
-            epoch: cursor.epoch,
-            position: cursor.position,
-            returned: ranges_of(&cursor.returned),
-            deferred: ranges_of(&cursor.deferred),
-            last_batches: match cursor.ending {
-                Ending::None => None,
-                Ending::NextBatch => Some(1),
-                Ending::Over => Some(0),
-            },
+            cursor: IndexCursor::of(cursor),
             digest: digest.to_string(),
             states: ranges,
-            clock: (!tables.is_empty()).then_some(*clock),
-            leases: tables.iter().find_map(|chunk| chunk.lease_table.as_ref()).map(IndexLeases::of),
+            tables: tables.as_ref().map(IndexTables::of),
             left_out: *left_out,
             own_samples: *own_samples,
             best: evaluations.best.map(|best| (best.steps.0, best.loss)),
@@ -180,18 +213,7 @@ impl Index {
     pub(super) fn saved(&self) -> Result<SavedCheckpoint, String> {
         let digest =
             blake3::Hash::from_hex(&self.digest).map_err(|_| "its digest is not valid".to_owned())?;
-        let span = |[start, end]: &[u64; 2]| Span { start: *start, end: *end };
-        let cursor = DataCursor {
-            epoch: self.epoch,
-            position: self.position,
-            returned: self.returned.iter().map(span).collect(),
-            deferred: self.deferred.iter().map(span).collect(),
-            ending: match self.last_batches {
-                None => Ending::None,
-                Some(0) => Ending::Over,
-                Some(_) => Ending::NextBatch,
-            },
-        };
+        let cursor = self.cursor.cursor();
         let is_range = |[first, end]: &[u32; 2]| first < end && *end as usize <= CHUNKS_MAX;
         if !cursor.is_valid() || !self.states.iter().all(is_range) {
             return Err("its position in the data or its list of chunks is invalid".to_owned());
@@ -212,11 +234,10 @@ impl Index {
 /// # Errors
 /// The system's error.
 pub(super) fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), SafeTensorError> {
-    let Checkpoint { run, specification, manifest, saved, parameters, states, tables, clock, .. } =
-        checkpoint;
+    let Checkpoint { run, specification, manifest, saved, parameters, states, tables, .. } = checkpoint;
     let origin = Origin {
         run: *run,
-        steps: if tables.is_empty() { saved.steps.0 } else { *clock },
+        steps: tables.as_ref().map_or(saved.steps.0, |tables| tables.clock.unwrap_or(0)),
         specification: String::from_utf8(specification.to_vec()).unwrap_or_default(),
     };
     let digest = ContentDigest::of(parameters.bytes());
@@ -234,8 +255,9 @@ pub(super) fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), SafeTens
         let bytes = bytemuck::cast_slice(&state.moments);
         (chunk_tensor(STATE, chunk), view(Dtype::F32, vec![state.moments.len()], bytes))
     });
-    let ranges: Vec<Vec<u64>> = tables.iter().map(|chunk| range_ends(&chunk.rows.indices)).collect();
-    let chunks = tables.iter().zip(&ranges).flat_map(|(chunk, ranges)| {
+    let chunks = tables.as_ref().map_or(&[][..], |tables| &tables.chunks);
+    let ranges: Vec<Vec<u64>> = chunks.iter().map(|chunk| range_ends(&chunk.rows.indices)).collect();
+    let chunks = chunks.iter().zip(&ranges).flat_map(|(chunk, ranges)| {
         let (rows, values) = (chunk.updates.len(), &chunk.rows.values);
         let stride = values.len().checked_div(rows).unwrap_or(0);
         [
@@ -269,13 +291,12 @@ pub(super) fn read(index: &Index, bytes: &[u8]) -> Result<Checkpoint, String> {
         let tensor = file.tensor(&chunk_tensor(STATE, chunk)).map_err(|error| error.to_string())?;
         Ok(OptimizerState { moments: words(tensor.data()).map(f32::from_le_bytes).collect(), updates })
     };
-    let with_state = if index.clock.is_some() { 0 } else { saved.states.len() };
+    let with_state = if index.tables.is_some() { 0 } else { saved.states.len() };
     if updates.len() != with_state {
         return Err("the chunks that its index lists are missing".to_owned());
     }
     let states = saved.states.iter().zip(updates).map(state).collect::<Result<_, String>>()?;
-    let with_tables = saved.states.iter().filter(|_| index.clock.is_some());
-    let tables = with_tables.map(|chunk| read_chunk(&file, index, chunk)).collect::<Result<_, String>>()?;
+    let tables = index.tables.as_ref().map(|tables| read_tables(&file, tables, &saved.states)).transpose()?;
     Ok(Checkpoint {
         run: index.run()?,
         specification: Arc::from(origin.specification.into_bytes()),
@@ -284,7 +305,6 @@ pub(super) fn read(index: &Index, bytes: &[u8]) -> Result<Checkpoint, String> {
         parameters: Arc::new(Buffer::from_values(&parameters)),
         states,
         tables,
-        clock: index.clock.unwrap_or(0),
         left_out: index.left_out,
         own_samples: index.own_samples,
         evaluations: EvaluationHistory {
@@ -294,11 +314,20 @@ pub(super) fn read(index: &Index, bytes: &[u8]) -> Result<Checkpoint, String> {
     })
 }
 
-/// Reads a chunk of tables.
+/// Reads these chunks of tables.
 ///
 /// # Errors
 /// The problem with the file, in words.
-fn read_chunk(file: &SafeTensors<'_>, index: &Index, chunk: usize) -> Result<TableChunk, String> {
+fn read_tables(
+    file: &SafeTensors<'_>,
+    tables: &IndexTables,
+    chunks: &ChunkSet,
+) -> Result<SavedTables, String> {
+    let chunks = chunks.iter().map(|chunk| read_chunk(file, tables, chunk)).collect::<Result<_, String>>()?;
+    Ok(SavedTables { chunks, clock: tables.clock })
+}
+
+fn read_chunk(file: &SafeTensors<'_>, tables: &IndexTables, chunk: usize) -> Result<TableChunk, String> {
     let tensor = |name| file.tensor(&chunk_tensor(name, chunk)).map_err(|error| error.to_string());
     let invalid = || format!("chunk {chunk} of its tables is not valid");
     let ends: Vec<u64> = numbers(tensor(ROWS)?.data()).map(u64::from_le_bytes).collect();
@@ -318,7 +347,7 @@ fn read_chunk(file: &SafeTensors<'_>, index: &Index, chunk: usize) -> Result<Tab
         updates: words(tensor(ROW_UPDATES)?.data()).map(u32::from_le_bytes).collect(),
         pending: Vec::new(),
         applied: Vec::new(),
-        lease_table: index.leases.as_ref().filter(|_| chunk == 0).map(IndexLeases::table),
+        lease_table: tables.leases.as_ref().filter(|_| chunk == 0).map(IndexLeases::table),
     };
     if state.is_valid() { Ok(state) } else { Err(invalid()) }
 }
@@ -347,8 +376,12 @@ const VALUES: &str = "values";
 const ROW_UPDATES: &str = "updates";
 const UPDATES: &str = "peergrad.updates";
 /// The version of the index's format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 fn ranges_of(spans: &[Span]) -> Vec<[u64; 2]> {
     spans.iter().map(|span| [span.start, span.end]).collect()
+}
+
+fn spans_of(ranges: &[[u64; 2]]) -> Vec<Span> {
+    ranges.iter().map(|[start, end]| Span { start: *start, end: *end }).collect()
 }

@@ -1,7 +1,7 @@
 //! Checkpoints on a real disk: what comes back, what is passed over, what is kept.
 
 use peergrad_config::model_file::ModelFile;
-use peergrad_core::state::checkpoint::{EvaluationHistory, OptimizerState};
+use peergrad_core::state::checkpoint::{EvaluationHistory, OptimizerState, SavedTables};
 use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::BestEvaluation;
@@ -39,8 +39,7 @@ fn checkpoint(steps: u64) -> Checkpoint {
         },
         parameters: Arc::new(parameters),
         states: [0, 1, 7].map(state).to_vec(),
-        tables: Vec::new(),
-        clock: 0,
+        tables: None,
         left_out: 2,
         own_samples: 77,
         evaluations: EvaluationHistory {
@@ -63,7 +62,7 @@ fn steps(store: &CheckpointStore) -> Vec<u64> {
 #[track_caller]
 fn assert_same(read: &Checkpoint, written: &Checkpoint) {
     assert_eq!((read.run, &read.saved, &read.states), (written.run, &written.saved, &written.states));
-    assert_eq!((&read.tables, read.clock), (&written.tables, written.clock));
+    assert_eq!(read.tables, written.tables);
     assert_eq!((&read.manifest, &read.specification), (&written.manifest, &written.specification));
     assert_eq!(read.parameters.bytes(), written.parameters.bytes());
     assert_eq!((read.left_out, read.own_samples), (written.left_out, written.own_samples));
@@ -89,7 +88,8 @@ fn checkpoint_of_tables(steps: u64) -> Checkpoint {
     let digest = ContentDigest::of(b"the name of a cut");
     let saved = SavedCheckpoint { states: [0, 7].into_iter().collect(), digest, ..whole.saved };
     let tables = vec![chunk(0, &[1, 2, 9], &[0.5, 1.0, -2.5, 0.0, 3.0, f32::MAX]), chunk(7, &[], &[])];
-    Checkpoint { saved, states: Vec::new(), tables, clock: 12, ..whole }
+    let tables = Some(SavedTables { chunks: tables, clock: Some(12) });
+    Checkpoint { saved, states: Vec::new(), tables, ..whole }
 }
 
 #[test]

@@ -70,10 +70,10 @@ impl TableWorker {
         self.send_clock(out);
     }
 
-    /// The number of clocks of which owners have all changes.
+    /// The number of clocks of which owners have all changes; `None` for a new worker, which has no clock.
     #[must_use]
-    pub fn announced_clock(&self) -> u64 {
-        self.changes.queue.held_since().unwrap_or(u64::MAX).min(self.clock())
+    pub fn announced_clock(&self) -> Option<u64> {
+        self.clock.map(|clock| clock.min(self.changes.queue.held_since().unwrap_or(clock)))
     }
 
     /// Sends the clock if owners do not know it. It follows all changes that were made before it.

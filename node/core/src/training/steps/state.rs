@@ -285,17 +285,9 @@ impl StepState {
             states: states().map(|(chunk, _)| chunk).collect(),
         };
         Some(Checkpoint {
-            run: self.base.view().run,
-            specification: Arc::clone(&self.base.specification),
-            manifest: self.base.loaded.manifest.clone(),
-            saved,
-            parameters: Arc::clone(parameters),
             states: states().map(|(_, state)| state.clone()).collect(),
-            tables: Vec::new(),
-            clock: 0,
-            left_out: self.base.omissions.counted(),
-            own_samples: self.base.own_trained,
             evaluations: self.evaluations.history(),
+            ..self.base.checkpoint(saved, Arc::clone(parameters))
         })
     }
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::SavedCheckpoint;
+use peergrad_protocol::table::TableChunk;
 use peergrad_protocol::{Buffer, StepNumber};
 
 use super::{TableEngine, TableMember};
 use crate::io::{Output, Retention};
-use crate::state::checkpoint::{Checkpoint, EvaluationHistory};
+use crate::state::checkpoint::Checkpoint;
 use crate::table::Init;
 use crate::table::member::TakenCut;
 use crate::table::server::Outbox;
@@ -21,8 +22,8 @@ impl TableEngine {
         may_begin && self.change_cut(TableMember::begin_cut, out)
     }
 
-    /// This member, which has the lowest rank, gives up a cut that has not been taken for long: members may go on. Returns false if there is
-    /// none. In a frozen member the messages wait.
+    /// This member, which has the lowest rank, gives up a cut that has not been taken for long: members may go on. Returns whether a cut was
+    /// in progress. In a frozen member the messages wait.
     pub(crate) fn give_up_cut(&mut self, out: &mut Vec<Output>) -> bool {
         self.change_cut(TableMember::give_up_cut, out)
     }
@@ -68,39 +69,24 @@ impl TableEngine {
             branch: view.history.branch,
             cursor: view.cursor.clone(),
             digest: ContentDigest::of(&id),
-            states: cut.chunks.iter().map(|chunk| chunk.chunk as usize).collect(),
+            states: cut.saved.chunks.iter().map(|chunk| chunk.chunk as usize).collect(),
         };
-        Checkpoint {
-            run: view.run,
-            specification: Arc::clone(&base.specification),
-            manifest: base.loaded.manifest.clone(),
-            saved,
-            parameters: self.parameters_with(&cut),
-            states: Vec::new(),
-            tables: cut.chunks,
-            clock: cut.clock,
-            left_out: base.omissions.counted(),
-            own_samples: base.own_trained,
-            evaluations: EvaluationHistory::default(),
-        }
+        let parameters = self.parameters_with(&cut.saved.chunks);
+        Checkpoint { tables: Some(cut.saved), ..base.checkpoint(saved, parameters) }
     }
 
-    /// The parameters that the program has last read, with those of the cut's chunks in their present state.
-    fn parameters_with(&self, cut: &TakenCut) -> Arc<Buffer> {
+    /// The parameters that the program has last read, with those of these chunks in their present state.
+    fn parameters_with(&self, chunks: &[TableChunk]) -> Arc<Buffer> {
         let layout = &self.exchange.layout;
         let mut parameters = self.base.vectors.take(self.parameters.len());
         parameters.copy_from_slice(&self.parameters);
-        for chunk in &cut.chunks {
+        for chunk in chunks {
             let index = chunk.chunk as usize;
-            if layout.table_of(index).init != Init::Parameters {
-                continue;
-            }
-            let (width, stride) = (layout.width(index), layout.stride(index));
-            for (row, numbers) in chunk.rows.indices.iter().zip(chunk.rows.values.chunks_exact(stride)) {
-                let place = &mut parameters[layout.parameter_start(index, row)..];
-                // The last row may be longer than the rest of the parameters.
-                let there = place.len().min(width);
-                place[..there].copy_from_slice(&numbers[..there]);
+            if layout.table_of(index).init == Init::Parameters {
+                let numbers = chunk.rows.values.chunks_exact(layout.stride(index));
+                for (row, numbers) in chunk.rows.indices.iter().zip(numbers) {
+                    layout.write_row(index, row, &numbers[..layout.width(index)], &mut parameters);
+                }
             }
         }
         Arc::new(parameters)

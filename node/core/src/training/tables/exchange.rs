@@ -166,9 +166,4 @@ impl Exchange {
         let (at, from) = all.filter(|(_, from)| !from.is_empty()).min()?;
         Some(Awaited { at, from })
     }
-
-    /// Whether all holders of all chunks have the chunks' present state.
-    pub(super) fn are_replicated(&self) -> bool {
-        self.member.replicated().len() == self.layout.chunk_count()
-    }
 }

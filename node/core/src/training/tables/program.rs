@@ -321,10 +321,7 @@ fn flatten(rows: &Rows, layout: &TableLayout, vector: &mut [f32]) {
     for row in rows.indices.iter() {
         let chunk = layout.chunk_of(row);
         let (values, after) = rest.split_at(layout.width(chunk));
-        let place = &mut vector[layout.parameter_start(chunk, row)..];
-        // The last row may be longer than the rest of the parameters.
-        let there = place.len().min(values.len());
-        place[..there].copy_from_slice(&values[..there]);
+        layout.write_row(chunk, row, values, vector);
         rest = after;
     }
 }
