@@ -221,13 +221,14 @@ fn an_invalid_index_is_skipped_and_reported() {
     for broken in [
         String::new(),
         text[..text.len() / 2].to_owned(),
-        text.replace("version = 1", "version = 2"),
+        text.replace("version = 2", "version = 3"),
         text.replace("position = 64", "position = 1"),
         text.replace("digest = \"", "digest = \"x"),
         text.replace("states = [[0, 2]", "states = [[2, 0]"),
         text.replace(&RUN.to_string(), &RunId([8; 32]).to_string()),
         format!("{text}\nodd = 1\n"),
     ] {
+        assert_ne!(broken, text, "this case breaks nothing");
         fs::write(&index, &broken).unwrap();
         let (saved, damaged) = store.scan(&RUN);
         assert_eq!((saved.len(), damaged.len()), (0, 1), "{broken}");
