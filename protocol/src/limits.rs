@@ -101,6 +101,12 @@ pub const JOURNAL_BYTES_MAX: usize = WAITING_REQUEST_BYTES_MAX / 2;
 pub const PENDING_CLOCKS_MAX: usize = PER_CLOCK_STALENESS_MAX as usize + 2;
 /// Clocks that the fastest worker may be ahead of the slowest, in tables that apply the additions of a clock together.
 pub const PER_CLOCK_STALENESS_MAX: u64 = 16;
+/// Linear combinations of vectors of a table in one operation.
+pub const VECTOR_ASSIGNMENTS_MAX: usize = 256;
+/// Vectors in one linear combination, or in one matrix of dot products.
+pub const VECTOR_TERMS_MAX: usize = 256;
+/// Changes of one round that a chunk of a table carries out once, though several workers may send them.
+pub const ROUND_KEYS_MAX: usize = 1 << 16;
 /// Leases of one worker that are not done.
 pub const LEASES_MAX: usize = 64;
 /// Members that store the optimizer state of one chunk, the owner included, if `replicas` is `all`.

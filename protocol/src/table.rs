@@ -14,9 +14,11 @@ use std::fmt;
 use crate::chunk_set::ChunkSet;
 use crate::cursor::{DataCursor, Span, are_disjoint};
 use crate::id::{Incarnation, PeerId};
-use crate::limits::{BATCH_SPANS_MAX, CHUNKS_MAX, LEASES_MAX, MEMBERS_MAX, PENDING_CLOCKS_MAX, STEPS_MAX};
+use crate::limits::{
+    BATCH_SPANS_MAX, CHUNKS_MAX, LEASES_MAX, MEMBERS_MAX, PENDING_CLOCKS_MAX, STEPS_MAX, VECTOR_TERMS_MAX,
+};
 use crate::wire::codec::{Decode, Encode};
-pub use change::{JournalMessage, Map, Operation, TableChange};
+pub use change::{Assignment, IdempotencyKey, JournalMessage, Map, Operation, TableChange, UsedKeys};
 pub use cut::CutMessage;
 pub use row_set::RowSet;
 
@@ -98,7 +100,7 @@ pub enum Request {
         /// The change.
         change: TableChange,
     },
-    /// Reduces columns of all rows of a chunk to a number, once all workers have come far enough.
+    /// Reduces vectors of a chunk to numbers, once all workers have come far enough.
     Reduce {
         /// The worker's number for this request.
         request: u64,
@@ -134,15 +136,35 @@ pub enum Request {
     },
 }
 
-/// A reduction of columns of a table to one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+/// A reduction of vectors of a table to numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Reduce {
-    /// The sum of the products of two columns; of a column with itself, the square of its norm.
+    /// The sum of the products of two vectors; of a vector with itself, the square of its norm.
     Dot(u32, u32),
-    /// The sum of the absolute values of a column.
+    /// The sum of the absolute values of a vector.
     L1Norm(u32),
-    /// The number of values of a column that are not zero.
+    /// The number of values of a vector that are not zero.
     NonzeroCount(u32),
+    /// The dot products of the vectors of this list with each other: those of the first with itself and all others, then those of the second
+    /// with itself and those after it, and so on.
+    Gram(Vec<u32>),
+}
+
+impl Reduce {
+    /// The count of numbers that it results in.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Dot(..) | Self::L1Norm(_) | Self::NonzeroCount(_) => 1,
+            Self::Gram(vectors) => vectors.len() * (vectors.len() + 1) / 2,
+        }
+    }
+
+    /// Whether it is no longer than a message may be.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        if let Self::Gram(vectors) = self { vectors.len() <= VECTOR_TERMS_MAX } else { true }
+    }
 }
 
 /// A message of an owner to a worker.
@@ -161,7 +183,7 @@ pub enum Response {
         /// The other rows, shape (rows, width), one row after the other.
         values: Vec<f32>,
     },
-    /// The number that a `Reduce` asked for.
+    /// The numbers that a `Reduce` asked for.
     Reduced {
         /// The worker's number for it.
         request: u64,
@@ -170,7 +192,7 @@ pub enum Response {
         /// The last sequence number of the worker that the chunk includes.
         applied: u64,
         /// The result.
-        value: f64,
+        values: Vec<f64>,
     },
     /// All changes up to this number that this owner received in this view are at all replicas.
     Acknowledged {
@@ -192,6 +214,11 @@ pub enum Response {
         lease: SampleLease,
         /// Once no sample is left to compute, and all are done: how many were trained in the run.
         trained: Option<u64>,
+    },
+    /// Another worker has completed a copy of this lease: the worker need not compute it.
+    Superseded {
+        /// The worker's number for the lease.
+        lease_number: u64,
     },
 }
 
@@ -230,6 +257,8 @@ pub struct TableChunk {
     /// The last sequence number of each worker that the chunk includes; only of some workers if this is not the whole chunk. Zero: the
     /// worker is gone, and its number is forgotten.
     pub applied: Vec<(WorkerId, u64)>,
+    /// The keys of the changes that the chunk includes. `None` if they have not changed.
+    pub used_keys: Option<UsedKeys>,
     /// The lease table, if it is stored with this chunk and has changed. If this is not the whole chunk, only the workers whose leases
     /// have changed are in it.
     pub lease_table: Option<LeaseTable>,
@@ -316,6 +345,7 @@ impl TableMessage {
             Self::Response(Response::Reduced { request, clock, applied, .. }) => {
                 *request <= STEPS_MAX && clock.is_valid() && *applied <= STEPS_MAX
             }
+            Self::Response(Response::Superseded { lease_number }) => *lease_number <= STEPS_MAX,
             Self::Response(Response::Acknowledged { up_to } | Response::ReplayAcknowledged { up_to, .. }) => {
                 *up_to <= STEPS_MAX
             }
@@ -342,7 +372,9 @@ impl Request {
                 *request <= STEPS_MAX && min_clock.is_valid() && rows.is_valid()
             }
             Self::Change(change) | Self::Replay { change, .. } => change.is_valid(),
-            Self::Reduce { request, min_clock, .. } => *request <= STEPS_MAX && min_clock.is_valid(),
+            Self::Reduce { request, min_clock, reduce, .. } => {
+                *request <= STEPS_MAX && min_clock.is_valid() && reduce.is_short()
+            }
             Self::Tick { clock } => clock.is_valid(),
             Self::Lease { lease_number, .. } => (1..=STEPS_MAX).contains(lease_number),
             Self::Return { first_lease } => *first_lease <= STEPS_MAX,
@@ -413,6 +445,7 @@ impl TableChunk {
             && self.pending.is_sorted_by(|(one, _), (next, _)| one < next)
             && self.applied.len() <= 2 * MEMBERS_MAX
             && self.applied.iter().all(|(_, last)| *last <= STEPS_MAX)
+            && self.used_keys.as_ref().is_none_or(UsedKeys::is_valid)
             && self.lease_table.as_ref().is_none_or(LeaseTable::is_valid)
     }
 }

@@ -32,7 +32,8 @@ fn run_files() -> Vec<String> {
     ]
     .map(String::from)
     .to_vec();
-    for kind in ["sync", "local", "diloco", "backup-workers", "ds-sync", "ssp", "async", "downpour"] {
+    for kind in ["sync", "local", "diloco", "backup-workers", "ds-sync", "ssp", "async", "downpour", "l-bfgs"]
+    {
         texts.push(format!("epochs = 3\nbatch = 4\n[data]\nfile = \"f.csv\"\n[sync]\nkind = \"{kind}\"\n"));
     }
     for rule in ["sgd", "momentum", "adam", "adagrad"] {

@@ -28,17 +28,12 @@
 
 use std::borrow::Cow;
 use std::num::NonZeroU64;
-use std::ops::Range;
 use std::sync::Arc;
 
 pub use error::{LayoutError, TableError};
-use peergrad_protocol::limits::{
-    CHUNKS_MAX, GET_VALUES_MAX, PENDING_CLOCKS_MAX, PER_CLOCK_STALENESS_MAX, TABLE_CHUNK_BYTES_MAX,
-    TABLE_ROWS_MAX,
-};
-use peergrad_protocol::manifest::Chunks;
-pub use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
-use peergrad_protocol::table::{Operation, TableChange};
+pub use layout::TableLayout;
+use peergrad_protocol::limits::{PENDING_CLOCKS_MAX, PER_CLOCK_STALENESS_MAX};
+pub use peergrad_protocol::table::{IdempotencyKey, Map, Reduce, Row, RowSet, Rows};
 pub use rule::{RowChange, RowRule, TableRule};
 pub use worker::{ReadPolicy, ReadSchedule};
 
@@ -46,6 +41,7 @@ mod change_queue;
 mod cut;
 mod error;
 pub mod journal;
+mod layout;
 pub mod lease_table;
 #[cfg(test)]
 mod lockstep;
@@ -66,6 +62,10 @@ pub struct Table {
     pub rows: u64,
     /// The numbers in a row.
     pub width: usize,
+    /// How many vectors the table holds, side by side. Row 0 has the first numbers of vector 0, row 1 those of vector 1, and so on; after the
+    /// first numbers of the last vector come the next ones of vector 0. So the same part of all vectors has one owner, who can
+    /// [compute](Map) with them. Most tables hold one vector.
+    pub vectors: usize,
     /// What its owners do with additions.
     pub rule: TableRule,
     /// When they do so.
@@ -80,7 +80,8 @@ pub enum Init {
     /// Zeros: a row that was never added to takes no memory.
     Zeros,
     /// The initial parameters of the task, one row after the other. All rows exist from the beginning. If several tables start with
-    /// parameters, these lie one table after the other in the flat vector.
+    /// parameters, these lie one table after the other in the flat vector. In a table of several vectors, the first one starts with them, and
+    /// the others with zeros.
     Parameters,
 }
 
@@ -99,6 +100,8 @@ pub struct TableSpec {
     pub warm_up: u64,
     /// Samples after the warm-up that are leased before one more worker is admitted; `None`: all are admitted at once.
     pub wave: Option<NonZeroU64>,
+    /// If leases are [portions of a pass](lease_table): how many of them a pass has for each worker. The batch size does not matter then.
+    pub portions: Option<NonZeroU64>,
 }
 
 /// What is added together or not at all if a worker is lost.
@@ -130,6 +133,7 @@ impl TableSpec {
             atomicity: Atomicity::Clock,
             warm_up: 0,
             wave: None,
+            portions: None,
         }
     }
 
@@ -165,33 +169,25 @@ pub enum ApplyMode {
     PerClock,
 }
 
-/// The layout of the tables of a run: the same at all members.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TableLayout {
-    /// The tables, in the order of their rows and chunks.
-    tables: Vec<TableEntry>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct TableEntry {
-    /// The name, size and rule of the table.
-    table: Table,
-    /// The index of its first row among the rows of all tables.
-    first_row: Row,
-    /// The index of its first chunk among the chunks of all tables.
-    first_chunk: usize,
-    /// The index of its first number in the flat vector of parameters, if it starts with them.
-    first_parameter: usize,
-    /// How its rows are cut into chunks.
-    chunks: Chunks,
-}
-
 impl Table {
     /// A table that starts at zero, and whose owners add each addition when it arrives.
     #[must_use]
     pub fn additive(name: impl Into<Cow<'static, str>>, rows: u64, width: usize) -> Self {
         let (rule, apply_mode, init) = (TableRule::Sum, ApplyMode::Immediate, Init::Zeros);
-        Self { name: name.into(), rows, width, rule, apply_mode, init }
+        Self { name: name.into(), rows, width, vectors: 1, rule, apply_mode, init }
+    }
+
+    /// An additive table of several vectors of `length` numbers, with `width` numbers in a row. The last rows of the vectors may be longer than
+    /// what is left of them.
+    #[must_use]
+    pub fn of_vectors(
+        name: impl Into<Cow<'static, str>>,
+        vectors: usize,
+        length: usize,
+        width: usize,
+    ) -> Self {
+        let rows = length.div_ceil(width.max(1)).saturating_mul(vectors) as u64;
+        Self { vectors, ..Self::additive(name, rows, width) }
     }
 
     /// The most bytes that a row takes in a message to another member, with all that belongs to it.
@@ -207,306 +203,14 @@ impl Table {
     fn is_additive(&self) -> bool {
         self.rule == TableRule::Sum && self.apply_mode == ApplyMode::Immediate
     }
-}
 
-impl Table {
     /// The numbers that are stored for a row: values and moments.
     fn stride(&self) -> usize {
         self.width * (1 + self.rule.moments())
     }
-}
 
-impl TableLayout {
-    /// As [`try_new`](Self::try_new).
-    ///
-    /// # Panics
-    /// If the tables cannot be those of a run.
-    #[must_use]
-    pub fn new(tables: Vec<Table>) -> Self {
-        Self::try_new(tables).unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    /// Lays out the tables one after the other.
-    ///
-    /// # Errors
-    /// There is no table, or a table is empty or too large.
-    pub fn try_new(tables: Vec<Table>) -> Result<Self, LayoutError> {
-        if !(1..=CHUNKS_MAX).contains(&tables.len()) {
-            return Err(LayoutError::TableCount(tables.len()));
-        }
-        let chunks_max = CHUNKS_MAX / tables.len();
-        let (mut first_row, mut first_chunk, mut first_parameter) = (0, 0, 0);
-        let lay = |table: Table| {
-            let Table { rows, width, init, .. } = table;
-            if rows == 0 || width == 0 {
-                return Err(LayoutError::Empty(table.name));
-            }
-            if rows > TABLE_ROWS_MAX - first_row {
-                return Err(LayoutError::TooManyRows(table.name));
-            }
-            let chunks = Chunks::of_at_most(rows as usize, chunks_max);
-            if chunks.range(0).len().saturating_mul(table.row_bytes_max()) > TABLE_CHUNK_BYTES_MAX {
-                return Err(LayoutError::TooLarge(table.name));
-            }
-            let entry = TableEntry { first_row, first_chunk, first_parameter, chunks, table };
-            first_row += rows;
-            first_chunk += chunks.count();
-            if init == Init::Parameters {
-                first_parameter += rows as usize * width;
-            }
-            Ok(entry)
-        };
-        Ok(Self { tables: tables.into_iter().map(lay).collect::<Result<_, _>>()? })
-    }
-
-    /// The tables.
-    pub fn tables(&self) -> impl Iterator<Item = &Table> {
-        self.tables.iter().map(|entry| &entry.table)
-    }
-
-    /// The rows that start with the task's parameters; none if no table does.
-    #[must_use]
-    pub fn parameter_rows(&self) -> RowSet {
-        let entries = self.tables.iter().filter(|entry| entry.table.init == Init::Parameters);
-        entries.map(|entry| entry.first_row..entry.first_row + entry.table.rows).collect()
-    }
-
-    /// Writes a row of a table of parameters to its place in the flat vector. The last row may be longer than the rest of the vector.
-    pub(crate) fn write_row(&self, chunk: usize, row: Row, values: &[f32], vector: &mut [f32]) {
-        let place = &mut vector[self.parameter_start(chunk, row)..];
-        let there = place.len().min(values.len());
-        place[..there].copy_from_slice(&values[..there]);
-    }
-
-    /// The index of the row's first number in the flat vector of parameters, for a row of a chunk that starts with parameters.
-    pub(crate) fn parameter_start(&self, chunk: usize, row: Row) -> usize {
-        let TableEntry { table, first_row, first_parameter, .. } = self.entry(chunk);
-        first_parameter + (row - first_row) as usize * table.width
-    }
-
-    /// The number of chunks of all tables.
-    #[must_use]
-    pub fn chunk_count(&self) -> usize {
-        let last = self.tables.last().expect("a run has a table");
-        last.first_chunk + last.chunks.count()
-    }
-
-    /// The number of rows of all tables.
-    #[must_use]
-    pub fn row_count(&self) -> u64 {
-        let last = self.tables.last().expect("a run has a table");
-        last.first_row + last.table.rows
-    }
-
-    /// The number of values of all tables.
-    #[must_use]
-    pub fn value_count(&self) -> usize {
-        self.tables().map(|table| table.rows as usize * table.width).sum()
-    }
-
-    /// The chunk that contains this row.
-    ///
-    /// # Panics
-    /// If there is no such row.
-    #[must_use]
-    pub fn chunk_of(&self, row: Row) -> usize {
-        let after = self.tables.partition_point(|entry| entry.first_row <= row);
-        let entry = &self.tables[after - 1];
-        entry.first_chunk + entry.chunks.at((row - entry.first_row) as usize)
-    }
-
-    /// The rows of this chunk.
-    ///
-    /// # Panics
-    /// If there is no such chunk.
-    #[must_use]
-    pub fn range(&self, chunk: usize) -> Range<Row> {
-        let entry = self.entry(chunk);
-        let rows = entry.chunks.range(chunk - entry.first_chunk);
-        entry.first_row + rows.start as u64..entry.first_row + rows.end as u64
-    }
-
-    /// The table that this chunk belongs to.
-    ///
-    /// # Panics
-    /// If there is no such chunk.
-    #[must_use]
-    pub fn table_of(&self, chunk: usize) -> &Table {
-        &self.entry(chunk).table
-    }
-
-    /// The number of values in a row of this chunk.
-    ///
-    /// # Panics
-    /// If there is no such chunk.
-    #[must_use]
-    pub fn width(&self, chunk: usize) -> usize {
-        self.table_of(chunk).width
-    }
-
-    /// The numbers that are stored for a row of this chunk: values and moments.
-    pub(crate) fn stride(&self, chunk: usize) -> usize {
-        self.table_of(chunk).stride()
-    }
-
-    fn entry(&self, chunk: usize) -> &TableEntry {
-        assert!(chunk < self.chunk_count(), "chunk {chunk} of {}", self.chunk_count());
-        let after = self.tables.partition_point(|entry| entry.first_chunk <= chunk);
-        &self.tables[after - 1]
-    }
-
-    /// The rows of the table with this name.
-    ///
-    /// # Errors
-    /// There is no such table.
-    pub fn rows(&self, table: &str) -> Result<Range<Row>, TableError> {
-        let entry = self.find(table)?;
-        Ok(entry.first_row..entry.first_row + entry.table.rows)
-    }
-
-    /// The chunks of the table with this name.
-    ///
-    /// # Errors
-    /// There is no such table.
-    pub(crate) fn chunks(&self, table: &str) -> Result<Range<usize>, TableError> {
-        let entry = self.find(table)?;
-        Ok(entry.first_chunk..entry.first_chunk + entry.chunks.count())
-    }
-
-    fn find(&self, table: &str) -> Result<&TableEntry, TableError> {
-        self.tables.iter().find(|entry| entry.table.name == table).ok_or(TableError::NoTable)
-    }
-
-    /// Groups row indices by chunk. A chunk's indices are in several parts if they are more than one request may contain.
-    ///
-    /// # Panics
-    /// If one of them is not a row.
-    #[must_use]
-    pub fn by_chunk(&self, indices: &RowSet) -> Vec<(usize, RowSet)> {
-        let mut parts: Vec<(usize, u64, Vec<Range<Row>>)> = Vec::new();
-        for mut range in indices.ranges() {
-            while !range.is_empty() {
-                let is_in = |(chunk, room, _): &&mut (usize, u64, Vec<Range<Row>>)| {
-                    *room > 0 && self.range(*chunk).contains(&range.start)
-                };
-                if parts.last_mut().filter(is_in).is_none() {
-                    let chunk = self.chunk_of(range.start);
-                    parts.push((chunk, self.rows_per_request_max(chunk) as u64, Vec::new()));
-                }
-                let (chunk, room, ranges) = parts.last_mut().expect("there is one by now");
-                let end = self.range(*chunk).end.min(range.end).min(range.start + *room);
-                *room -= end - range.start;
-                ranges.push(range.start..end);
-                range.start = end;
-            }
-        }
-        parts.into_iter().map(|(chunk, _, ranges)| (chunk, ranges.into_iter().collect())).collect()
-    }
-
-    /// The most rows of a chunk that one request may contain.
-    fn rows_per_request_max(&self, chunk: usize) -> usize {
-        (GET_VALUES_MAX / self.width(chunk)).max(1)
-    }
-
-    /// An error unless this chunk exists, and these rows are in it.
-    fn check_indices(&self, chunk: usize, indices: &RowSet) -> Result<(), TableError> {
-        if chunk >= self.chunk_count() {
-            return Err(TableError::NoChunk(chunk));
-        }
-        let range = self.range(chunk);
-        let Some((first, last)) = indices.bounds() else { return Ok(()) };
-        match [first, last].into_iter().find(|row| !range.contains(row)) {
-            Some(row) => Err(TableError::RowOutsideChunk(row, chunk)),
-            None => Ok(()),
-        }
-    }
-
-    /// An error unless a worker may make this change.
-    fn check_change(&self, change: &TableChange) -> Result<(), TableError> {
-        let chunk = change.chunk as usize;
-        match &change.operation {
-            Operation::Add { rows, .. } => {
-                self.check_indices(chunk, &rows.indices)?;
-                self.check(chunk, rows, self.width(chunk))
-            }
-            Operation::Map(map) => self.check_map(chunk, *map),
-            Operation::Complete { .. } if chunk != 0 => Err(TableError::NoLeases(chunk)),
-            Operation::Complete { .. } => Ok(()),
-        }
-    }
-
-    /// An error unless one request may contain these rows of this chunk.
-    fn check_request(&self, chunk: usize, indices: &RowSet) -> Result<(), TableError> {
-        self.check_indices(chunk, indices)?;
-        let (found, most) = (indices.len(), self.rows_per_request_max(chunk));
-        if found > most { Err(TableError::TooMany { found, most }) } else { Ok(()) }
-    }
-
-    /// An error unless these columns exist and the owners of their table only add.
-    pub(crate) fn check_map(&self, chunk: usize, map: Map) -> Result<(), TableError> {
-        let (columns, by) = match map {
-            Map::Axpy { by, from, to } => ([from, to], by),
-            Map::Scale { by, column } => ([column; 2], by),
-        };
-        self.check_columns(chunk, columns)?;
-        if !self.table_of(chunk).is_additive() {
-            return Err(TableError::NotAdditive);
-        }
-        if by.is_finite() { Ok(()) } else { Err(TableError::NonFiniteFactor) }
-    }
-
-    /// An error unless these columns exist.
-    pub(crate) fn check_reduce(&self, chunk: usize, reduce: Reduce) -> Result<(), TableError> {
-        match reduce {
-            Reduce::Dot(one, other) => self.check_columns(chunk, [one, other]),
-            Reduce::L1Norm(column) | Reduce::NonzeroCount(column) => self.check_columns(chunk, [column; 2]),
-        }
-    }
-
-    fn check_columns(&self, chunk: usize, columns: [u32; 2]) -> Result<(), TableError> {
-        self.check_indices(chunk, &RowSet::default())?;
-        let width = self.width(chunk);
-        match columns.into_iter().find(|column| *column as usize >= width) {
-            Some(column) => Err(TableError::NoColumn { column, width }),
-            None => Ok(()),
-        }
-    }
-
-    /// An error unless these rows exist, and each has the right count of numbers, all of them finite.
-    ///
-    /// # Errors
-    /// What is wrong with the rows.
-    pub fn check_rows(&self, rows: &Rows) -> Result<(), TableError> {
-        let count = self.row_count();
-        if let Some(row) = rows.indices.iter().find(|row| *row >= count) {
-            return Err(TableError::NoRow(row));
-        }
-        let mut values = &rows.values[..];
-        for row in rows.indices.iter() {
-            let width = self.width(self.chunk_of(row));
-            let Some((numbers, rest)) = values.split_at_checked(width) else {
-                return Err(TableError::Length { found: values.len(), expected: width });
-            };
-            if numbers.iter().any(|value| !value.is_finite()) {
-                return Err(TableError::NotFinite(row));
-            }
-            values = rest;
-        }
-        if values.is_empty() { Ok(()) } else { Err(TableError::Length { found: values.len(), expected: 0 }) }
-    }
-
-    /// An error unless these rows are in the chunk, each with `stride` numbers, all of them finite.
-    fn check(&self, chunk: usize, rows: &Rows, stride: usize) -> Result<(), TableError> {
-        self.check_indices(chunk, &rows.indices)?;
-        let expected = rows.indices.len() * stride;
-        if rows.values.len() != expected {
-            return Err(TableError::Length { found: rows.values.len(), expected });
-        }
-        match rows.values.iter().position(|value| !value.is_finite()) {
-            Some(at) => {
-                Err(TableError::NotFinite(rows.indices.iter().nth(at / stride).expect("it has numbers")))
-            }
-            None => Ok(()),
-        }
+    /// The rows of one vector; if there are several, those at the same places of the others are between them.
+    fn rows_per_vector(&self) -> u64 {
+        self.rows / self.vectors as u64
     }
 }

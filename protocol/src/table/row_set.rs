@@ -20,6 +20,12 @@ pub(super) struct Run {
     pub(super) count: u32,
 }
 
+impl From<Range<Row>> for RowSet {
+    fn from(rows: Range<Row>) -> Self {
+        Self::range(rows)
+    }
+}
+
 impl RowSet {
     /// The rows of a range.
     ///

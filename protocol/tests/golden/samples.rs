@@ -18,9 +18,9 @@ use peergrad_protocol::message::{
     WantSnapshot, Welcome,
 };
 use peergrad_protocol::table::{
-    CutMessage, JournalMessage, LastLease, LeaseTable, Map, Operation, Reduce, ReplicaUpdate, Request,
-    Response, RowSet, Rows, SampleLease, TableChange, TableChunk, TableMessage, WorkerClock, WorkerId,
-    WorkerLeases,
+    CutMessage, IdempotencyKey, JournalMessage, LastLease, LeaseTable, Map, Operation, Reduce, ReplicaUpdate,
+    Request, Response, RowSet, Rows, SampleLease, TableChange, TableChunk, TableMessage, UsedKeys,
+    WorkerClock, WorkerId, WorkerLeases,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Complaint, Donor, Expulsion, ExpulsionCause, Member, MemberFault,
@@ -261,7 +261,7 @@ fn worker_id() -> WorkerId {
 }
 
 fn change(operation: Operation) -> TableChange {
-    TableChange { sequence: 300, chunk: 9, operation }
+    TableChange { sequence: 300, chunk: 9, key: None, operation }
 }
 
 fn table_chunk() -> TableChunk {
@@ -279,6 +279,7 @@ fn table_chunk() -> TableChunk {
         updates: vec![1, 2, 300],
         pending: vec![(70_000, table_rows(&[1.0, -0.5, 3.25]))],
         applied: vec![(worker, 70_000)],
+        used_keys: Some(UsedKeys { round: 300, numbers: vec![0, 3, 70] }),
         lease_table: Some(lease_table),
     }
 }
@@ -305,14 +306,24 @@ fn tables() -> Vec<Sample> {
                 rows: rows(&[1.0, -0.5, 3.25]),
             }))),
         ),
+        ("table_map", TableMessage::Request(Request::Change(change(Operation::Map(Map::axpy(-0.5, 3, 1)))))),
         (
-            "table_map",
-            TableMessage::Request(Request::Change(change(Operation::Map(Map::Axpy {
-                by: -0.5,
-                from: 3,
-                to: 1,
-            })))),
+            "table_add_once",
+            TableMessage::Request(Request::Change(TableChange {
+                key: Some(IdempotencyKey { round: 300, number: 70 }),
+                ..change(Operation::Add { clock: 70_000, rows: rows(&[1.0, -0.5, 3.25]) })
+            })),
         ),
+        (
+            "table_reduce_gram",
+            TableMessage::Request(Request::Reduce {
+                request: 300,
+                min_clock: WorkerClock::At(70_000),
+                chunk: 9,
+                reduce: Reduce::Gram(vec![0, 2, 1]),
+            }),
+        ),
+        ("table_superseded", TableMessage::Response(Response::Superseded { lease_number: 8 })),
         (
             "table_reduce",
             TableMessage::Request(Request::Reduce {
@@ -357,7 +368,7 @@ fn tables() -> Vec<Sample> {
                 request: 300,
                 clock: WorkerClock::At(70_000),
                 applied: 9,
-                value: -0.25,
+                values: vec![-0.25, 1.5],
             }),
         ),
         ("table_acknowledged", TableMessage::Response(Response::Acknowledged { up_to: 300 })),
@@ -369,7 +380,7 @@ fn tables() -> Vec<Sample> {
             "table_keep",
             TableMessage::Journal(JournalMessage::Keep {
                 worker: worker_id(),
-                change: change(Operation::Map(Map::Scale { by: 2.0, column: 1 })),
+                change: change(Operation::Map(Map::scale(2.0, 1))),
                 ends_transaction: true,
             }),
         ),

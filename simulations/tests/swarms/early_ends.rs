@@ -106,7 +106,8 @@ fn agreed_end(simulation: &Simulation, case: &str) -> (u64, u64) {
 
 #[test]
 fn a_run_that_any_peer_ends_has_one_model_in_each_kind() {
-    for kind in ["sync", "backup-workers", "local", "diloco", "ds-sync", "ssp", "async", "downpour"] {
+    for kind in ["sync", "backup-workers", "local", "diloco", "ds-sync", "ssp", "async", "downpour", "l-bfgs"]
+    {
         for seed in 0..4 {
             let target = Fault::EndRun { targets: Targets::Any(1) };
             let scenario = Scenario::new("end", 4, squares(&format!("kind = \"{kind}\"")))

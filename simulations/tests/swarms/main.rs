@@ -20,6 +20,7 @@ mod faults;
 mod formula;
 mod hostile;
 mod inspect;
+mod lbfgs;
 mod logs;
 mod merge;
 mod moving;

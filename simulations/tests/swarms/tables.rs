@@ -11,11 +11,12 @@ use peergrad_simulations::workload::Workload;
 use crate::common::{assert_nobody_is_blamed, ended, run_until, run_until_training};
 
 mod atomic;
-mod columns;
 mod counting;
+mod keys;
 mod lost;
 mod registers;
 mod throughput;
+mod vectors;
 mod ways;
 
 /// The final parameters, which are equal at all peers, for integers as gradients, which do not depend on the parameters.

@@ -1,6 +1,6 @@
 //! The training algorithm: resolves `[sync]` of a run file, checks it, and creates the program that runs it.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::run_file::{AggregationName, ApplyName, LocalSteps, SyncKind, SyncSection};
 use super::{SpecificationError, TopologyName, within};
-use tables::{atomicity, downpour, ssp};
+use tables::{atomicity, downpour, l2_of, lbfgs, ssp};
 
 mod tables;
 
@@ -100,6 +100,15 @@ pub enum Algorithm {
         /// Samples after which each further member starts; 0 starts all at once.
         wave: u64,
     },
+    /// A quasi-Newton method over all samples: [`Lbfgs`](peergrad_core::program::programs::lbfgs::Lbfgs).
+    LBfgs {
+        /// How many of the last steps it remembers.
+        history: usize,
+        /// The norm of the gradient, relative to that of the parameters, at which the run ends.
+        tolerance: f64,
+        /// Portions of a pass for each member.
+        portions: NonZeroU64,
+    },
 }
 
 impl Algorithm {
@@ -144,6 +153,11 @@ impl Algorithm {
                 local_rate: section.local_rate,
                 warm_up,
                 wave,
+            },
+            SyncKind::LBfgs => Self::LBfgs {
+                history: section.history.unwrap_or(HISTORY_DEFAULT),
+                tolerance: section.tolerance.unwrap_or(TOLERANCE_DEFAULT),
+                portions: resolve_portions(section.portions)?,
             },
         })
     }
@@ -191,6 +205,11 @@ impl Algorithm {
                 within("sync.n_fetch", n_fetch, 1..=1000, "1 to 1000 steps")?;
                 within("sync.local_rate", local_rate.unwrap_or(0.0), 0.0..=1e6, "0 to 1000000")
             }
+            Self::LBfgs { history, tolerance, portions } => {
+                within("sync.history", history, 1..=100, "1 to 100 steps")?;
+                within("sync.portions", portions.get(), 1..=PORTIONS_MAX, "1 to 64 portions")?;
+                within("sync.tolerance", tolerance, 0.0..1.0, "0 up to, not including, 1")
+            }
         }
     }
 
@@ -199,7 +218,7 @@ impl Algorithm {
     pub fn local_steps(&self) -> u64 {
         match *self {
             Self::Sync | Self::BackupWorkers { .. } | Self::DsSync { .. } => 1,
-            Self::Ssp { .. } | Self::Async { .. } | Self::Downpour { .. } => 1,
+            Self::Ssp { .. } | Self::Async { .. } | Self::Downpour { .. } | Self::LBfgs { .. } => 1,
             Self::Local { local_steps, .. } | Self::Diloco { local_steps, .. } => local_steps,
         }
     }
@@ -229,7 +248,7 @@ impl Algorithm {
     /// Checks that the algorithm supports the optimizer.
     ///
     /// # Errors
-    /// The staleness is too large for it.
+    /// The staleness is too large for it, or the algorithm has no use for it.
     pub(super) fn check_rule(&self, rule: &Optimizer) -> Result<(), SpecificationError> {
         match *self {
             Self::Ssp { staleness, ref staleness_from, apply, .. } if is_by_step(apply, rule) => {
@@ -240,6 +259,13 @@ impl Algorithm {
                 };
                 staleness_from.iter().try_for_each(within_bound)
             }
+            Self::LBfgs { .. } if l2_of(rule).is_none() => Err(SpecificationError::Setting {
+                key: "optimizer.rule",
+                found: "another one".to_owned(),
+                allowed: "none with kind = \"l-bfgs\", which is an optimizer itself; only \
+                    optimizer.weight_decay is used, as an L2 penalty"
+                    .to_owned(),
+            }),
             _ => Ok(()),
         }
     }
@@ -247,7 +273,7 @@ impl Algorithm {
     /// Whether the parameters are in a table, and each member has its own clock.
     #[must_use]
     pub fn has_tables(&self) -> bool {
-        matches!(self, Self::Ssp { .. } | Self::Async { .. } | Self::Downpour { .. })
+        matches!(self, Self::Ssp { .. } | Self::Async { .. } | Self::Downpour { .. } | Self::LBfgs { .. })
     }
 
     /// The factory of the program that runs the algorithm.
@@ -285,6 +311,7 @@ impl Algorithm {
                 let settings = DownpourSettings { n_push, n_fetch, local_rate };
                 downpour(settings, (warm_up, wave), Atomicity::Chunk)
             }
+            Self::LBfgs { history, tolerance, portions } => lbfgs(history, tolerance, portions),
         }
     }
 }
@@ -298,6 +325,7 @@ fn check_keys(section: &SyncSection) -> Result<(), SpecificationError> {
     let ssp = (&[SyncKind::Ssp][..], "kind = \"ssp\"");
     let downpour = (&[SyncKind::Downpour][..], "kind = \"downpour\"");
     let atomic = (&[SyncKind::Ssp, SyncKind::Async][..], "kind = \"ssp\" or \"async\"");
+    let lbfgs = (&[SyncKind::LBfgs][..], "kind = \"l-bfgs\"");
     let asynchronous = (&[SyncKind::Async, SyncKind::Downpour][..], "kind = \"async\" or \"downpour\"");
     let keys = [
         ("sync.backups", section.backups.is_some(), backup_workers),
@@ -316,6 +344,9 @@ fn check_keys(section: &SyncSection) -> Result<(), SpecificationError> {
         ("sync.warm_up", section.warm_up.is_some(), asynchronous),
         ("sync.wave", section.wave.is_some(), asynchronous),
         ("sync.atomic", section.atomic.is_some(), atomic),
+        ("sync.history", section.history.is_some(), lbfgs),
+        ("sync.tolerance", section.tolerance.is_some(), lbfgs),
+        ("sync.portions", section.portions.is_some(), lbfgs),
     ];
     for (key, is_given, (kinds, allowed)) in keys {
         if is_given && !kinds.contains(&section.kind) {
@@ -324,6 +355,12 @@ fn check_keys(section: &SyncSection) -> Result<(), SpecificationError> {
         }
     }
     Ok(())
+}
+
+fn resolve_portions(portions: Option<u64>) -> Result<NonZeroU64, SpecificationError> {
+    let portions = portions.unwrap_or(PORTIONS_DEFAULT);
+    within("sync.portions", portions, 1..=PORTIONS_MAX, "1 to 64 portions")?;
+    Ok(NonZeroU64::MIN.saturating_add(portions - 1))
 }
 
 /// The number of local steps in a round. A round ends with its epoch, so more steps than an epoch has make no sense.
@@ -440,6 +477,14 @@ const OUTER_RATE_DEFAULT: f64 = 0.7;
 const OUTER_MOMENTUM_DEFAULT: f32 = 0.9;
 /// A few steps avoid most of the waiting.
 const STALENESS_DEFAULT: u64 = 3;
+/// More steps hardly save passes.
+const HISTORY_DEFAULT: usize = 10;
+/// As small as gradients of 32 bits allow on well scaled data.
+const TOLERANCE_DEFAULT: f64 = 1e-5;
+/// A slow peer then delays a pass by little, and portions are still large beside a round trip.
+const PORTIONS_DEFAULT: u64 = 8;
+/// The most portions of a pass for each peer.
+const PORTIONS_MAX: u64 = 64;
 /// The most steps between two sends. Additions that were not sent are lost with their worker, and their samples are trained again.
 const N_PUSH_MAX: u64 = 32;
 const _: () = assert!((N_PUSH_MAX as usize) < LEASES_MAX, "unsent steps and two more fit in the leases");

@@ -1,12 +1,12 @@
 //! The clock: one batch of a worker that keeps its state in tables, and the operations on them.
 
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use peergrad_models::task::StepInfo;
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
-use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
+use peergrad_protocol::table::{IdempotencyKey, Map, Reduce, RowSet, Rows};
 
 use crate::program::batch::Batch;
 use crate::program::command::{ProgramCommand, Reply, TableOperation};
@@ -18,12 +18,17 @@ use crate::table::{TableError, TableLayout};
 ///
 /// A clock has to be ended: one that is dropped counts as ended without any of its samples.
 ///
+/// Where leases are [portions](crate::table::TableSpec::portions), a clock is interrupted when another worker has completed a copy of its
+/// samples. Then it counts as ended, and its additions that were not sent are dropped if clocks are atomic.
+///
 /// If the batch has no samples, the program should end the clock, for which other workers may wait. The node has pushed all additions by
 /// then, and begins such a clock only when the read policy allows reads in it. If the batch [is over](Batch::is_over), the program should
 /// [finish](Clock::finish).
 pub struct Clock {
     /// The number of clocks that this worker has completed.
     pub number: u64,
+    /// The position of the first of its samples in the order of their epoch: no other lease of the epoch begins there.
+    pub position: u64,
     /// The names, sizes and rules of the tables.
     pub layout: Arc<TableLayout>,
     /// The samples of the clock.
@@ -78,16 +83,17 @@ impl Clock {
         }
     }
 
-    /// Reads the rows of a range that are not zero, no staler than the read policy allows. The additions of this worker are sent first, as
+    /// Reads those of these rows that are not zero, no staler than the read policy allows. The additions of this worker are sent first, as
     /// by [`push`](Self::push). The rows are not cached: each call asks their owners.
     ///
     /// # Errors
-    /// If a row does not exist, or the range has more than 4294967295 rows.
-    pub fn pull(&self, rows: Range<Row>) -> Result<Pending<Rows>, TableError> {
-        if rows.end > self.layout.row_count() {
-            return Err(TableError::NoRow(rows.end - 1));
+    /// If a row does not exist, or these are more than 4294967295 rows.
+    pub fn pull(&self, rows: impl Into<RowSet>) -> Result<Pending<Rows>, TableError> {
+        let rows: RowSet = rows.into();
+        if let Some((_, last)) = rows.bounds().filter(|(_, last)| *last >= self.layout.row_count()) {
+            return Err(TableError::NoRow(last));
         }
-        let (found, most) = (rows.end.saturating_sub(rows.start) as usize, u32::MAX as usize);
+        let (found, most) = (rows.len(), u32::MAX as usize);
         if found > most {
             return Err(TableError::TooMany { found, most });
         }
@@ -113,28 +119,64 @@ impl Clock {
         Ok(())
     }
 
-    /// Has the owners of a table apply `map` to its columns once, after all additions of this worker so far, which are sent first, as by
+    /// As [`add`](Self::add), at once, and only if no worker has sent an addition with this key before. So workers that may do the same work
+    /// add its result once: one takes over from another that was lost, or computes a [copy](crate::table::lease_table) of its samples. The
+    /// additions of this worker so far are sent first, as by [`push`](Self::push).
+    ///
+    /// Each chunk decides for itself which of the additions with this key comes first. So workers should add the same numbers to the same
+    /// rows. They need not have the same bits.
+    ///
+    /// # Errors
+    /// If a row does not exist, a number is not finite, the number of the key is too large, or the table is applied by clock. Nothing was added
+    /// then.
+    pub fn add_once(&self, key: IdempotencyKey, rows: Rows) -> Result<(), TableError> {
+        self.layout.check_rows(&rows)?;
+        check_key(key)?;
+        for range in rows.indices.ranges() {
+            [range.start, range.end - 1]
+                .into_iter()
+                .try_for_each(|row| self.layout.check_keys(self.layout.chunk_of(row)))?;
+        }
+        self.tell(TableOperation::AddOnce(key, rows));
+        Ok(())
+    }
+
+    /// Has the owners of a table compute with its vectors once, after all additions of this worker so far, which are sent first, as by
     /// [`push`](Self::push). If clocks are atomic, either all owners carry it out or none. The result survives the loss of owners when the
     /// next push is done.
     ///
     /// # Errors
-    /// If the table or the column does not exist, or the table's owners do not only add as additions arrive.
+    /// If the table or a vector does not exist, or the table's owners do not only add as additions arrive.
     pub fn map(&self, table: &str, map: Map) -> Result<(), TableError> {
+        self.map_with(None, table, map)
+    }
+
+    /// As [`map`](Self::map), if no worker has sent an operation with this key before. So all workers may order the same operation: it is
+    /// carried out once, even if the one that was first is lost before it has told all owners.
+    ///
+    /// # Errors
+    /// As for [`map`](Self::map), or if the number of the key is too large.
+    pub fn map_once(&self, key: IdempotencyKey, table: &str, map: Map) -> Result<(), TableError> {
+        check_key(key)?;
+        self.map_with(Some(key), table, map)
+    }
+
+    fn map_with(&self, key: Option<IdempotencyKey>, table: &str, map: Map) -> Result<(), TableError> {
         let chunks = self.layout.chunks(table)?;
-        self.layout.check_map(chunks.start, map)?;
-        self.tell(TableOperation::Map { chunks, map });
+        self.layout.check_map(chunks.start, &map)?;
+        self.tell(TableOperation::Map { key, chunks, map });
         Ok(())
     }
 
-    /// Has the owners of a table compute a number from its columns, no staler than the read policy allows, with all additions of this worker
+    /// Has the owners of a table compute numbers from its vectors, no staler than the read policy allows, with all additions of this worker
     /// so far, which are sent first, as by [`push`](Self::push). A [`map`](Self::map) that this worker starts before the answer arrives may
-    /// be included.
+    /// be included. The numbers are sums over all owners: (count), see [`Reduce`].
     ///
     /// # Errors
-    /// If the table or the column does not exist.
-    pub fn reduce(&self, table: &str, reduce: Reduce) -> Result<Pending<f64>, TableError> {
+    /// If the table or a vector does not exist.
+    pub fn reduce(&self, table: &str, reduce: Reduce) -> Result<Pending<Vec<f64>>, TableError> {
         let chunks = self.layout.chunks(table)?;
-        self.layout.check_reduce(chunks.start, reduce)?;
+        self.layout.check_reduce(chunks.start, &reduce)?;
         Ok(self.operate(|reply| TableOperation::Reduce { chunks, reduce, reply }))
     }
 
@@ -166,4 +208,8 @@ impl Clock {
     pub fn finish(&self) {
         self.tell(TableOperation::Finish);
     }
+}
+
+fn check_key(key: IdempotencyKey) -> Result<(), TableError> {
+    if key.is_valid() { Ok(()) } else { Err(TableError::LargeKey) }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_channel::oneshot;
 use peergrad_collectives::groups::Groups;
 use peergrad_protocol::message::SampleStats;
-use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
+use peergrad_protocol::table::{IdempotencyKey, Map, Reduce, RowSet, Rows};
 use peergrad_protocol::{Buffer, StepNumber};
 
 use crate::io::{JobOutput, Work};
@@ -49,16 +49,18 @@ pub(crate) enum ProgramCommand {
 pub(crate) enum TableOperation {
     /// Answer with rows.
     Get { rows: RowSet, reply: Reply<Vec<f32>> },
-    /// Answer with the rows of a range that are not zero.
-    Pull { rows: Range<Row>, reply: Reply<Rows> },
+    /// Answer with those of these rows that are not zero.
+    Pull { rows: RowSet, reply: Reply<Rows> },
     /// Answer with all of the parameters.
     Parameters(Reply<Arc<Buffer>>),
-    /// Apply a function to columns of these chunks.
-    Map { chunks: Range<usize>, map: Map },
-    /// Answer with a number computed from columns of these chunks.
-    Reduce { chunks: Range<usize>, reduce: Reduce, reply: Reply<f64> },
+    /// Compute with vectors of these chunks; with a key, unless a worker has done so before.
+    Map { key: Option<IdempotencyKey>, chunks: Range<usize>, map: Map },
+    /// Answer with numbers computed from vectors of these chunks.
+    Reduce { chunks: Range<usize>, reduce: Reduce, reply: Reply<Vec<f64>> },
     /// Add to rows.
     Add(Rows),
+    /// Add to rows, unless a worker has done so before.
+    AddOnce(IdempotencyKey, Rows),
     /// Send the additions so far; answer when they would survive the loss of their owners.
     Push(Reply<()>),
     /// The clock is over; the statistics are those of its samples.
@@ -101,6 +103,8 @@ pub(crate) struct ClockStart {
     pub(crate) number: u64,
     /// The samples that the worker is to compute; empty if it has none in this clock.
     pub(crate) batch: Batch,
+    /// The position of the first of them in the order of their epoch.
+    pub(crate) position: u64,
     /// The names, sizes and rules of the tables.
     pub(crate) layout: Arc<TableLayout>,
 }

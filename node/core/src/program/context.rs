@@ -65,7 +65,8 @@ impl Context {
     /// # Errors
     /// [`Interrupted`] if the run ends first.
     pub async fn begin_clock(&self) -> Result<Clock, Interrupted> {
-        let ClockStart { number, batch, layout } = self.mailbox.ask(ProgramCommand::BeginClock).await?;
-        Ok(Clock { number, layout, batch, mailbox: self.mailbox.clone() })
+        let ClockStart { number, batch, position, layout } =
+            self.mailbox.ask(ProgramCommand::BeginClock).await?;
+        Ok(Clock { number, position, layout, batch, mailbox: self.mailbox.clone() })
     }
 }

@@ -5,6 +5,7 @@ pub mod diloco;
 pub mod downpour;
 pub mod ds_sync;
 mod gradients;
+pub mod lbfgs;
 pub mod local;
 pub mod local_trainer;
 pub mod ssp;

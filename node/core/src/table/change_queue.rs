@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::JOURNAL_BYTES_MAX;
-use peergrad_protocol::table::{JournalMessage, Operation, Request, TableChange, TableMessage, WorkerId};
+use peergrad_protocol::table::{
+    IdempotencyKey, JournalMessage, Operation, Request, TableChange, TableMessage, WorkerId,
+};
 
 use super::owners::Owners;
 use super::server::Outbox;
@@ -145,19 +147,19 @@ impl ChangeQueue {
         self.release(owners, out);
     }
 
-    /// Records a transaction of changes that are made in this clock, each with its chunk.
+    /// Records a transaction of changes that are made in this clock, each with its chunk and perhaps a key.
     pub(super) fn record(
         &mut self,
         clock: u64,
-        transaction: Vec<(usize, Operation)>,
+        transaction: Vec<(usize, Option<IdempotencyKey>, Operation)>,
         owners: &Owners,
         out: &mut Outbox,
     ) {
         let end = self.last + transaction.len() as u64;
-        for (chunk, operation) in transaction {
+        for (chunk, key, operation) in transaction {
             self.last += 1;
             self.last_by_chunk.insert(chunk, self.last);
-            let change = TableChange { sequence: self.last, chunk: chunk as u32, operation };
+            let change = TableChange { sequence: self.last, chunk: chunk as u32, key, operation };
             let entry = QueuedChange { change, clock, transaction: end };
             self.bytes += entry.bytes();
             self.entries.push_back(entry);

@@ -1,8 +1,11 @@
-//! What can be wrong with the rows, columns and clocks that a program or another member names.
+//! What can be wrong with the rows, vectors and clocks that a program or another member names.
 
 use std::borrow::Cow;
 
-use peergrad_protocol::limits::{CHUNKS_MAX, TABLE_CHUNK_BYTES_MAX, TABLE_ROWS_MAX};
+use peergrad_protocol::limits::{
+    CHUNKS_MAX, ROUND_KEYS_MAX, TABLE_CHUNK_BYTES_MAX, TABLE_ROWS_MAX, VECTOR_ASSIGNMENTS_MAX,
+    VECTOR_TERMS_MAX,
+};
 use peergrad_protocol::table::{Row, WorkerClock};
 
 /// Why tables cannot be those of a run.
@@ -17,6 +20,16 @@ pub enum LayoutError {
     /// More rows than indices.
     #[error("table `{0}` has too many rows: all tables together have at most {TABLE_ROWS_MAX}")]
     TooManyRows(Cow<'static, str>),
+    /// Vectors of unlike length.
+    #[error("table `{table}` has {rows} rows for {vectors} vectors: give each vector as many rows")]
+    Vectors {
+        /// The table's name.
+        table: Cow<'static, str>,
+        /// Its rows.
+        rows: u64,
+        /// Its vectors.
+        vectors: usize,
+    },
     /// A chunk that is too large for one message.
     #[error(
         "table `{0}` is too large: give it fewer or shorter rows (a chunk may take {TABLE_CHUNK_BYTES_MAX} bytes)"
@@ -39,14 +52,25 @@ pub enum TableError {
     /// No table has this name.
     #[error("there is no table of this name")]
     NoTable,
-    /// A column that the rows do not have.
-    #[error("there is no column {column}: rows have {width}")]
-    NoColumn {
-        /// The column's number.
-        column: u32,
-        /// Numbers of a row.
-        width: usize,
+    /// A vector that the table does not have.
+    #[error("there is no vector {vector}: the table has {vectors}")]
+    NoVector {
+        /// The vector's number.
+        vector: u32,
+        /// The vectors of the table.
+        vectors: usize,
     },
+    /// An operation that names too many vectors.
+    #[error(
+        "an operation on more than {VECTOR_TERMS_MAX} vectors, or more than {VECTOR_ASSIGNMENTS_MAX} of them at once"
+    )]
+    LongOperation,
+    /// A key that a chunk cannot record.
+    #[error("an idempotency key whose number is {ROUND_KEYS_MAX} or more")]
+    LargeKey,
+    /// A change with a key, of a table that is applied by clock.
+    #[error("this table is applied by clock: a change of it cannot have an idempotency key")]
+    KeyPerClock,
     /// A change other than an addition, to a table whose owners update by a rule or by clock.
     #[error("the owners of this table update it by a rule or by clock: it can only be added to")]
     NotAdditive,

@@ -29,6 +29,7 @@ fn layout(apply_mode: ApplyMode) -> Arc<TableLayout> {
         name: "counts".into(),
         rows: ROWS,
         width: WIDTH,
+        vectors: 1,
         rule,
         apply_mode,
         init: Init::Zeros,

@@ -42,6 +42,11 @@ impl ReplicaMap {
         self.members[rank.index()]
     }
 
+    /// The rank of a worker's member; `None` if it is not in the view.
+    pub(super) fn rank_of(&self, worker: &WorkerId) -> Option<Rank> {
+        self.members.iter().position(|member| member == worker).map(Rank::from_index)
+    }
+
     /// The members that keep the journal of a worker: as many as a chunk has replicas besides its owner, chosen by hash.
     pub(super) fn journal_keepers(&self, worker: WorkerId) -> Vec<Rank> {
         let ticket = |rank: &Rank| {

@@ -298,7 +298,7 @@ impl TableServer {
                 Some(change.chunk as usize)
             }
             Request::Reduce { chunk, reduce, .. } => {
-                layout.check_reduce(*chunk as usize, *reduce)?;
+                layout.check_reduce(*chunk as usize, reduce)?;
                 Some(*chunk as usize)
             }
             Request::Lease { .. } | Request::Return { .. } => Some(0),
@@ -319,10 +319,10 @@ impl TableServer {
                 let applied = self.apply_change(author, change);
                 // If the worker is behind, all workers may have completed this clock already.
                 self.apply_completed(applied.chunk());
-                self.await_replication(author, applied, out);
-                if let Operation::Complete { .. } = change.operation {
-                    self.retry_lease_requests(out);
+                if let Operation::Complete { last_lease } = change.operation {
+                    self.complete_leases(self.worker_of(author), last_lease, out);
                 }
+                self.await_replication(author, applied, out);
             }
             Request::Get { .. } | Request::Reduce { .. } => {
                 if let Some(request) = self.try_read(from, request, out) {
@@ -367,9 +367,9 @@ impl TableServer {
                 Response::Rows { request: *request, clock, applied, zero, values }
             }
             Request::Reduce { request, chunk, reduce, .. } => {
-                let value = self.store.reduce(*chunk as usize, *reduce);
+                let values = self.store.reduce(*chunk as usize, reduce);
                 let applied = self.store.applied(*chunk as usize, &self.replica_map.worker_id(from));
-                Response::Reduced { request: *request, clock, applied, value }
+                Response::Reduced { request: *request, clock, applied, values }
             }
             _ => return None,
         };
@@ -377,29 +377,31 @@ impl TableServer {
         None
     }
 
-    /// Applies a change to a chunk that is here, unless it is included already.
+    fn worker_of(&self, author: Author) -> WorkerId {
+        author.departed.unwrap_or_else(|| self.replica_map.worker_id(author.sender))
+    }
+
+    /// Applies a change to a chunk that is here, unless it is included already. Leases that it completes are yet to be
+    /// [completed](Self::complete_leases).
     fn apply_change(&mut self, author: Author, change: &TableChange) -> Change {
-        let worker = author.departed.unwrap_or_else(|| self.replica_map.worker_id(author.sender));
+        let worker = self.worker_of(author);
         let (sequence, chunk) = (change.sequence, change.chunk as usize);
-        let mut leased = None;
-        let changed = match &change.operation {
-            Operation::Add { clock, rows } => {
-                let is_news = self.store.add(chunk, worker, sequence, *clock, rows);
-                is_news.then(|| rows.indices.iter().collect())
-            }
-            Operation::Map(map) => self.store.map(chunk, worker, sequence, *map),
-            Operation::Complete { last_lease } => {
-                let is_news = self.store.advance_sequence(chunk, worker, sequence);
-                if is_news && lease_table::complete(self.store.lease_table_mut(), worker, *last_lease) {
-                    leased = Some(BTreeSet::from([worker]));
-                }
-                is_news.then(BTreeSet::new)
-            }
-        };
-        if let Some(rows) = changed {
-            self.replication
-                .mark_dirty(chunk, &ChunkDelta { rows, workers: BTreeSet::from([worker]), leased });
+        if !self.store.advance_sequence(chunk, worker, sequence) {
+            return Change::Numbered(sequence, chunk);
         }
+        let mut delta = ChunkDelta { workers: BTreeSet::from([worker]), ..ChunkDelta::default() };
+        delta.has_new_keys = change.key.is_some_and(|key| self.store.use_key(chunk, key));
+        if change.key.is_none() || delta.has_new_keys {
+            match &change.operation {
+                Operation::Add { clock, rows } => {
+                    self.store.add(chunk, *clock, rows);
+                    delta.rows = rows.indices.iter().collect();
+                }
+                Operation::Map(map) => delta.rows = self.store.map(chunk, map),
+                Operation::Complete { .. } => {}
+            }
+        }
+        self.replication.mark_dirty(chunk, &delta);
         Change::Numbered(sequence, chunk)
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::limits::PENDING_CLOCKS_MAX;
 use peergrad_protocol::table::{
-    LeaseTable, Map, Reduce, Row, RowSet, Rows, TableChunk, WorkerClock, WorkerId,
+    IdempotencyKey, LeaseTable, Row, RowSet, Rows, TableChunk, UsedKeys, WorkerClock, WorkerId,
 };
 
 use super::{ApplyMode, Table, TableError, TableLayout, lease_table};
@@ -18,6 +18,7 @@ use row_index::RowIndex;
 mod row_blocks;
 mod row_index;
 mod saved;
+mod vectors;
 
 /// The chunks that are stored here.
 pub struct TableStore {
@@ -44,6 +45,8 @@ struct StoredChunk {
     pending: BTreeMap<u64, BTreeMap<Row, Vec<f32>>>,
     /// For each worker, the number of its last change that is included; sorted by worker.
     applied: Vec<(WorkerId, u64)>,
+    /// The keys of the changes that are included.
+    used_keys: UsedKeys,
     /// The number of the last view for which it is known that all changes acknowledged before it are included.
     view_number: u64,
 }
@@ -55,6 +58,8 @@ pub struct ChunkDelta {
     pub rows: BTreeSet<Row>,
     /// The workers whose changes are in those rows.
     pub workers: BTreeSet<WorkerId>,
+    /// Whether the keys of included changes are more than before.
+    pub has_new_keys: bool,
     /// The workers whose leases have changed. `None` if the lease table has not changed.
     pub leased: Option<BTreeSet<WorkerId>>,
 }
@@ -70,6 +75,7 @@ impl ChunkDelta {
     pub fn extend(&mut self, more: Self) {
         self.rows.extend(more.rows);
         self.workers.extend(more.workers);
+        self.has_new_keys |= more.has_new_keys;
         if let Some(dealt) = more.leased {
             self.leased.get_or_insert_default().extend(dealt);
         }
@@ -167,7 +173,7 @@ impl TableStore {
         }
     }
 
-    /// Records the number of a worker's change that changes no row. Returns false if the chunk includes that change already.
+    /// Records the number of a worker's change. Returns false if the chunk includes that change already.
     ///
     /// # Panics
     /// If the chunk is not stored here.
@@ -175,16 +181,21 @@ impl TableStore {
         self.chunk_mut(chunk).expect("what is changed is here").advance_sequence(worker, sequence)
     }
 
-    /// Adds to rows of a chunk, unless the chunk includes the change already. Returns whether it has added.
+    /// Records the key of a change. Returns false if the chunk includes a change with this key, or one of a later round.
     ///
     /// # Panics
     /// If the chunk is not stored here.
-    pub fn add(&mut self, chunk: usize, worker: WorkerId, sequence: u64, clock: u64, rows: &Rows) -> bool {
+    pub fn use_key(&mut self, chunk: usize, key: IdempotencyKey) -> bool {
+        self.chunk_mut(chunk).expect("what is changed is here").used_keys.insert(key)
+    }
+
+    /// Adds to rows of a chunk, in this clock of a worker.
+    ///
+    /// # Panics
+    /// If the chunk is not stored here.
+    pub fn add(&mut self, chunk: usize, clock: u64, rows: &Rows) {
         let Self { layout, chunks, room, .. } = self;
         let known = chunks[chunk].as_deref_mut().expect("what is added to is here");
-        if !known.advance_sequence(worker, sequence) {
-            return false;
-        }
         let table = layout.table_of(chunk);
         let rows = rows.indices.iter().zip(rows.values.chunks_exact(table.width));
         match table.apply_mode {
@@ -199,7 +210,6 @@ impl TableStore {
                 }
             }
         }
-        true
     }
 
     /// Whether the chunk has room for additions of this clock, which wait until all workers have completed the clock.
@@ -275,49 +285,6 @@ impl TableStore {
         (zero.into_iter().collect(), values)
     }
 
-    /// Applies `map` to columns of a chunk, unless the chunk includes the change already. Returns the rows that exist; `None` if it is
-    /// included.
-    ///
-    /// A row stays as it is if one of its numbers would overflow.
-    ///
-    /// # Panics
-    /// If the chunk is not stored here.
-    pub fn map(&mut self, chunk: usize, worker: WorkerId, sequence: u64, map: Map) -> Option<BTreeSet<Row>> {
-        let chunk = self.chunk_mut(chunk).expect("what is changed is here");
-        if !chunk.advance_sequence(worker, sequence) {
-            return None;
-        }
-        for place in 0..chunk.updates.len() {
-            let row = chunk.row_blocks.row_mut(place);
-            let (column, number) = match map {
-                Map::Axpy { by, from, to } => (to as usize, row[to as usize] + by * row[from as usize]),
-                Map::Scale { by, column } => (column as usize, by * row[column as usize]),
-            };
-            if number.is_finite() {
-                row[column] = number;
-            }
-        }
-        Some(chunk.row_index.iter().map(|(row, _)| row).collect())
-    }
-
-    /// The number that `reduce` computes from columns of a chunk, in the order of the rows' indices.
-    ///
-    /// # Panics
-    /// If the chunk is not stored here.
-    #[must_use]
-    pub fn reduce(&self, chunk: usize, reduce: Reduce) -> f64 {
-        let chunk = self.chunk(chunk).expect("what is reduced is here");
-        let of_row = |(_, place): (Row, usize)| {
-            let number = |column: u32| f64::from(chunk.row_blocks.row(place)[column as usize]);
-            match reduce {
-                Reduce::Dot(one, other) => number(one) * number(other),
-                Reduce::L1Norm(column) => number(column).abs(),
-                Reduce::NonzeroCount(column) => f64::from(u8::from(number(column) != 0.0)),
-            }
-        };
-        chunk.row_index.iter().map(of_row).sum()
-    }
-
     /// The part of a chunk to send to a replica that has the rest; with `None`, the whole chunk.
     ///
     /// # Panics
@@ -350,6 +317,7 @@ impl TableStore {
                 part.workers.iter().map(number).collect()
             }
         };
+        let used_keys = part.is_none_or(|part| part.has_new_keys).then(|| chunk.used_keys.clone());
         let lease_table = match part {
             None => Some(self.lease_table.clone()),
             Some(part) => part.leased.as_ref().map(|workers| lease_table::update(&self.lease_table, workers)),
@@ -361,6 +329,7 @@ impl TableStore {
             updates: rows.iter().map(|(_, place)| chunk.updates[*place]).collect(),
             pending: pending.filter(|(_, rows)| !rows.indices.is_empty()).collect(),
             applied,
+            used_keys,
             lease_table: lease_table.filter(|_| index == 0),
         }
     }
@@ -414,6 +383,9 @@ impl TableStore {
             chunk.pending.entry(*clock).or_default().extend(rows.indices.iter().zip(values));
         }
         state.applied.iter().for_each(|(worker, last)| chunk.set_applied(*worker, *last));
+        if let Some(used_keys) = &state.used_keys {
+            chunk.used_keys.clone_from(used_keys);
+        }
         if let (0, Some(lease_table)) = (index, &state.lease_table) {
             if state.is_whole {
                 self.lease_table = LeaseTable::default();
@@ -431,6 +403,7 @@ impl StoredChunk {
             updates: Vec::new(),
             pending: BTreeMap::new(),
             applied: Vec::new(),
+            used_keys: UsedKeys::default(),
             view_number: 0,
         }
     }

@@ -19,7 +19,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::table::{Map, Operation, Reduce, Response, Row, RowSet, Rows, WorkerClock, WorkerId};
+use peergrad_protocol::table::{
+    IdempotencyKey, Map, Operation, Reduce, Response, Row, RowSet, Rows, WorkerClock, WorkerId,
+};
 
 use super::change_queue::QueuedChange;
 use super::owners::Owners;
@@ -151,9 +153,9 @@ impl TableWorker {
         Some((clock, self.changes.queue.awaited(&self.owners)))
     }
 
-    /// Drops the cached rows of a chunk: it was reset, or a mapping changed rows that only the owner knows.
+    /// Drops the cached rows of a chunk: it was reset, or an operation changed rows that only the owner knows.
     pub fn invalidate(&mut self, chunk: usize) {
-        self.reads.forget_map(chunk);
+        self.reads.forget_operation(chunk);
         self.cache.invalidate(self.owners.layout.range(chunk));
     }
 
@@ -202,22 +204,44 @@ impl TableWorker {
         }
     }
 
-    /// Has owners apply `map` to columns of these chunks, after all additions so far.
-    pub fn map(&mut self, chunks: Range<usize>, map: Map, out: &mut Outbox) {
+    /// Has owners carry out these operations, one of each chunk, after all additions so far. With a key, each of them is carried out only if no
+    /// worker has sent one with this key before.
+    pub fn operate(
+        &mut self,
+        key: Option<IdempotencyKey>,
+        operations: Vec<(usize, Operation)>,
+        out: &mut Outbox,
+    ) {
         self.push(out);
         let first = self.changes.last_sequence() + 1;
-        for (chunk, sequence) in chunks.clone().zip(first..) {
+        let chunks: BTreeSet<usize> = operations.iter().map(|(chunk, _)| *chunk).collect();
+        for (chunk, sequence) in chunks.iter().zip(first..) {
             // Only the owner knows the new rows.
-            self.invalidate(chunk);
-            self.reads.note_map(chunk, sequence);
+            self.invalidate(*chunk);
+            self.reads.note_operation(*chunk, sequence);
         }
-        let transaction = chunks.clone().map(|chunk| (chunk, Operation::Map(map))).collect();
-        self.send_transaction(self.clock(), transaction, out);
+        let operations = operations.into_iter().map(|(chunk, operation)| (chunk, key, operation)).collect();
+        self.changes.queue.record(self.clock(), operations, &self.owners, out);
+        self.after_release(out);
         self.reads.repeat_answered(&self.owners, &chunks, out);
         self.leases.close(self.changes.last_sequence());
     }
 
+    /// As [`operate`](Self::operate), for one operation on vectors of all of these chunks.
+    pub fn map(&mut self, chunks: Range<usize>, key: Option<IdempotencyKey>, map: &Map, out: &mut Outbox) {
+        let operations = chunks.map(|chunk| (chunk, Operation::Map(map.clone()))).collect();
+        self.operate(key, operations, out);
+    }
+
+    /// As [`operate`](Self::operate), for an addition to rows.
+    pub fn add_once(&mut self, key: IdempotencyKey, rows: &Rows, out: &mut Outbox) {
+        let operations = changes::by_chunk(rows, self.clock(), &self.owners.layout);
+        self.operate(Some(key), operations, out);
+    }
+
     fn send_transaction(&mut self, clock: u64, transaction: Vec<(usize, Operation)>, out: &mut Outbox) {
+        let transaction =
+            transaction.into_iter().map(|(chunk, operation)| (chunk, None, operation)).collect();
         self.changes.queue.record(clock, transaction, &self.owners, out);
         self.after_release(out);
     }
@@ -229,6 +253,23 @@ impl TableWorker {
         // If no other worker will wait for this one, it need not run clocks without samples.
         let may_wait = self.never_waits();
         self.leases.request(&self.owners, samples, may_wait, out);
+    }
+
+    /// Whether another worker has completed a copy of the lease of the clock in progress since the last call.
+    pub fn take_superseded(&mut self) -> bool {
+        self.leases.take_superseded()
+    }
+
+    /// Asks how many samples were trained in the run once all are done. This worker has ended, and gets no lease.
+    pub fn request_trained(&mut self, out: &mut Outbox) {
+        if self.leases.are_complete() {
+            self.leases.request(&self.owners, 1, true, out);
+        }
+    }
+
+    /// Takes the answer to [`request_trained`](Self::request_trained); `None` until it has arrived.
+    pub fn take_trained(&mut self) -> Option<u64> {
+        self.leases.take_trained()
     }
 
     /// Takes the lease that was asked for; `None` until it has arrived.
@@ -277,10 +318,10 @@ impl TableWorker {
         parts.into_iter().map(|(chunk, rows)| self.request(chunk, Query::Pull(rows), out)).collect()
     }
 
-    /// Requests a number computed from columns of these chunks, with all additions of this worker so far: for [`Reads::take_value`].
-    pub fn reduce(&mut self, chunks: Range<usize>, reduce: Reduce, out: &mut Outbox) -> BTreeSet<u64> {
+    /// Requests numbers computed from vectors of these chunks, with all additions of this worker so far: for [`Reads::take_numbers`].
+    pub fn reduce(&mut self, chunks: Range<usize>, reduce: &Reduce, out: &mut Outbox) -> BTreeSet<u64> {
         self.push(out);
-        chunks.map(|chunk| self.request(chunk, Query::Reduce(reduce), out)).collect()
+        chunks.map(|chunk| self.request(chunk, Query::Reduce(reduce.clone()), out)).collect()
     }
 
     /// Sends a request without rows, whose answer says that the clock has come.
@@ -377,16 +418,18 @@ impl TableWorker {
             Response::Rows { request, clock, applied, zero, values } => {
                 self.on_rows((from, request, applied), clock, &zero, values, out)?;
             }
-            Response::Reduced { request, clock, applied, value } => {
-                let accepted = self.reads.accept_value(&self.owners, (from, request, applied), value, out)?;
+            Response::Reduced { request, clock, applied, values } => {
+                let accepted =
+                    self.reads.accept_numbers(&self.owners, (from, request, applied), &values, out)?;
                 if let Some(read) = accepted {
                     self.observe_clock(clock, read.asked_at);
-                    self.reads.keep_value(request, read, value);
+                    self.reads.keep_numbers(request, read, values);
                 }
             }
-            Response::Leased { .. } if self.owners.of(0) != from => {
+            Response::Leased { .. } | Response::Superseded { .. } if self.owners.of(0) != from => {
                 return Err(TableError::NotOwned(0));
             }
+            Response::Superseded { lease_number } => self.leases.supersede(lease_number),
             Response::Leased { lease_number, lease, trained } => {
                 self.leases.receive(AcquiredLease { number: lease_number, lease, trained });
             }

@@ -35,7 +35,7 @@ use crate::table::replica_map::ReplicaMap;
 use crate::table::server::ViewHandover;
 use crate::table::store::TableStore;
 use crate::table::worker::{TableWorker, WorkerStart};
-use crate::table::{BatchScope, Init, TableLayout, TableSpec};
+use crate::table::{BatchScope, TableLayout, TableSpec};
 use exchange::Exchange;
 use program::{ClockProgress, LeaseProgress, Waiting};
 
@@ -96,7 +96,7 @@ impl TableEngine {
         checkpoint: Option<&Checkpoint>,
         out: &mut Vec<Output>,
     ) -> Self {
-        let TableSpec { layout, read_schedule, batch_scope, atomicity, warm_up, wave } = table_spec;
+        let TableSpec { layout, read_schedule, batch_scope, atomicity, warm_up, wave, portions } = table_spec;
         let config = &base.loaded.config;
         let (epochs, samples) = (config.epochs, u64::from(base.loaded.task.sample_count()));
         let first_step = base.view().first_step();
@@ -113,7 +113,7 @@ impl TableEngine {
         let mut engine = Self {
             assignment: base.cache.assignment(&BatchAssignment::default(), batch, view, first_step),
             exchange: Exchange::new(base.rank, layout, worker),
-            lease_policy: LeasePolicy { epochs, samples, warm_up, wave },
+            lease_policy: LeasePolicy { epochs, samples, warm_up, wave, portions },
             waiting: Waiting::default(),
             leases: LeaseProgress::at_clock(start),
             clock: ClockProgress::default(),
@@ -186,11 +186,8 @@ fn initial_store(
 /// The initial rows of a chunk, in a run with these initial parameters.
 fn initial_rows(layout: &TableLayout, chunk: usize, parameters: &[f32]) -> Rows {
     let (range, width) = (layout.range(chunk), layout.width(chunk));
-    if layout.table_of(chunk).init == Init::Zeros {
-        return Rows::default();
-    }
     let (mut indices, mut values) = (Vec::new(), Vec::new());
-    for row in range {
+    for row in range.filter(|row| layout.is_parameter_row(chunk, *row)) {
         let start = layout.parameter_start(chunk, row);
         // The last row may be longer than the rest of the parameters.
         let there = &parameters[start.min(parameters.len())..(start + width).min(parameters.len())];
@@ -333,6 +330,7 @@ impl TableEngine {
         if self.base.is_frozen {
             return;
         }
+        self.end_superseded_clock();
         self.shut_down_worker();
         self.request_lease();
         self.begin_clock_if_possible();

@@ -24,7 +24,7 @@ use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::CHUNKS_MAX;
 use peergrad_protocol::message::{BestEvaluation, SavedCheckpoint};
-use peergrad_protocol::table::{LeaseTable, RowSet, Rows, SampleLease, TableChunk};
+use peergrad_protocol::table::{LeaseTable, RowSet, Rows, SampleLease, TableChunk, UsedKeys};
 use peergrad_protocol::view::Branch;
 use peergrad_protocol::{Buffer, RunId, StepNumber, ViewNumber};
 use safetensors::tensor::TensorView;
@@ -257,13 +257,15 @@ pub(super) fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), SafeTens
     });
     let chunks = tables.as_ref().map_or(&[][..], |tables| &tables.chunks);
     let ranges: Vec<Vec<u64>> = chunks.iter().map(|chunk| range_ends(&chunk.rows.indices)).collect();
-    let chunks = chunks.iter().zip(&ranges).flat_map(|(chunk, ranges)| {
+    let keys: Vec<Vec<u64>> = chunks.iter().map(|chunk| key_numbers(chunk.used_keys.as_ref())).collect();
+    let chunks = chunks.iter().zip(&ranges).zip(&keys).flat_map(|((chunk, ranges), keys)| {
         let (rows, values) = (chunk.updates.len(), &chunk.rows.values);
         let stride = values.len().checked_div(rows).unwrap_or(0);
         [
             (ROWS, view(Dtype::U64, vec![ranges.len() / 2, 2], bytemuck::cast_slice(ranges))),
             (VALUES, view(Dtype::F32, vec![rows, stride], bytemuck::cast_slice(values))),
             (ROW_UPDATES, view(Dtype::U32, vec![rows], bytemuck::cast_slice(&chunk.updates))),
+            (KEYS, view(Dtype::U64, vec![keys.len()], bytemuck::cast_slice(keys))),
         ]
         .map(|(name, tensor)| (chunk_tensor(name, chunk.chunk as usize), tensor))
     });
@@ -347,6 +349,7 @@ fn read_chunk(file: &SafeTensors<'_>, tables: &IndexTables, chunk: usize) -> Res
         updates: words(tensor(ROW_UPDATES)?.data()).map(u32::from_le_bytes).collect(),
         pending: Vec::new(),
         applied: Vec::new(),
+        used_keys: Some(used_keys(numbers(tensor(KEYS)?.data()).map(u64::from_le_bytes))),
         lease_table: tables.leases.as_ref().filter(|_| chunk == 0).map(IndexLeases::table),
     };
     if state.is_valid() { Ok(state) } else { Err(invalid()) }
@@ -355,6 +358,19 @@ fn read_chunk(file: &SafeTensors<'_>, tables: &IndexTables, chunk: usize) -> Res
 /// The first row of each range, and the one after its last.
 fn range_ends(rows: &RowSet) -> Vec<u64> {
     rows.ranges().flat_map(|range| [range.start, range.end]).collect()
+}
+
+/// The round of these keys, followed by their numbers.
+fn key_numbers(keys: Option<&UsedKeys>) -> Vec<u64> {
+    let round = keys.map(|keys| keys.round);
+    let numbers = keys.into_iter().flat_map(|keys| &keys.numbers);
+    round.into_iter().chain(numbers.map(|number| u64::from(*number))).collect()
+}
+
+fn used_keys(mut numbers: impl Iterator<Item = u64>) -> UsedKeys {
+    let round = numbers.next().unwrap_or(0);
+    // A number that is too large is refused together with the chunk.
+    UsedKeys { round, numbers: numbers.map(|number| u32::try_from(number).unwrap_or(u32::MAX)).collect() }
 }
 
 fn numbers(bytes: &[u8]) -> impl Iterator<Item = [u8; 8]> + '_ {
@@ -374,6 +390,7 @@ const STATE: &str = "state";
 const ROWS: &str = "rows";
 const VALUES: &str = "values";
 const ROW_UPDATES: &str = "updates";
+const KEYS: &str = "keys";
 const UPDATES: &str = "peergrad.updates";
 /// The version of the index's format.
 const VERSION: u32 = 2;

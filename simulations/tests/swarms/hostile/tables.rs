@@ -96,7 +96,7 @@ impl Founded {
 }
 
 fn change(sequence: u64, chunk: u32, operation: Operation) -> Request {
-    Request::Change(TableChange { sequence, chunk, operation })
+    Request::Change(TableChange { sequence, chunk, key: None, operation })
 }
 
 fn add(sequence: u64, rows: &[u64], values: &[f32]) -> Request {
@@ -126,11 +126,8 @@ fn each_invalid_request_is_refused_with_its_reason_and_loses_nothing() {
         (add(2, &[0, 1], &[1.0, f32::INFINITY]), "a value that is not finite, for row 1"),
         (add(2, &[0, 1], &[1.0]), "1 numbers for 2"),
         (add(2, &[0], &[1.0, 1.0]), "2 numbers for 1"),
-        (change(2, 0, Operation::Map(Map::Scale { by: f32::NAN, column: 0 })), "a factor"),
-        (
-            change(2, 0, Operation::Map(Map::Axpy { by: 1.0, from: 0, to: 1 })),
-            "there is no column 1: rows have 1",
-        ),
+        (change(2, 0, Operation::Map(Map::scale(f32::NAN, 0))), "a factor"),
+        (change(2, 0, Operation::Map(Map::axpy(1.0, 0, 1))), "there is no vector 1: the table has 1"),
         (change(2, 1, Operation::Complete { last_lease: 1 }), "leases that are completed with chunk 1"),
         (
             Request::Reduce {
@@ -139,7 +136,7 @@ fn each_invalid_request_is_refused_with_its_reason_and_loses_nothing() {
                 chunk: 0,
                 reduce: Reduce::Dot(0, 7),
             },
-            "there is no column 7: rows have 1",
+            "there is no vector 7: the table has 1",
         ),
     ];
     let count = wrong.len();

@@ -12,7 +12,7 @@ use peergrad_protocol::table::{Map, Row, RowSet, Rows};
 use peergrad_simulations::task::Integers;
 use peergrad_simulations::workload::Workload;
 
-use super::counting::{TROUBLE, seeds, under_faults};
+use super::counting::{POWER_CUTS, TROUBLE, seeds, under_faults};
 
 /// The samples of an epoch: each has a row.
 const ROWS: Row = 400;
@@ -21,12 +21,14 @@ const EPOCHS: u64 = 60;
 const COUNT: usize = 0;
 /// What rows give to each other.
 const BALANCE: usize = 1;
-/// To this column, owners add the next one, where each sample has added 1 in the first epoch.
+/// To this vector, owners add the next one, where each sample has added 1 in the first epoch.
 const MAPPED: usize = 2;
 const ONE: usize = 3;
-const WIDTH: usize = 4;
+const VECTORS: usize = 4;
+/// The rows of all vectors.
+const ALL: Row = ROWS * VECTORS as Row;
 
-/// Counts the samples of each clock, moves a unit from one row to another, and now and then has owners change a whole column.
+/// Counts the samples of each clock, moves a unit from one row to another, and now and then has owners change a whole vector.
 struct Transfer {
     ends: Arc<Mutex<Vec<Vec<f32>>>>,
     clocks: u64,
@@ -39,7 +41,7 @@ impl Program for Transfer {
         let clock = context.begin_clock().await?;
         if clock.is_over {
             clock.finish();
-            let end = clock.get(RowSet::range(0..ROWS)).expect("there are as many").await?;
+            let end = clock.get(RowSet::range(0..ALL)).expect("there are as many").await?;
             self.ends.lock().expect("nobody panics with it").push(end);
             return Ok(Break(()));
         }
@@ -48,8 +50,8 @@ impl Program for Transfer {
         self.clocks += 1;
         // By then, all rows have been added to.
         if clock.epoch > EPOCHS / 2 && self.clocks.is_multiple_of(4) {
-            let map = Map::Axpy { by: 1.0, from: ONE as u32, to: MAPPED as u32 };
-            clock.map("rows", map).expect("there are such columns");
+            let map = Map::axpy(1.0, ONE as u32, MAPPED as u32);
+            clock.map("rows", map).expect("there are such vectors");
         }
         transfer(&clock);
         clock.end(SampleStats { samples, loss: 1.0 });
@@ -59,10 +61,9 @@ impl Program for Transfer {
 
 /// Adds 1 to the count of each sample, and moves 1 from one row to another, which is in another chunk.
 fn transfer(clock: &Clock) {
-    let add = |row: Row, column: usize, value: f32| {
-        let mut values = vec![0.0; WIDTH];
-        values[column] = value;
-        clock.add(Rows { indices: RowSet::range(row..row + 1), values }).expect("finite rows");
+    let add = |row: Row, vector: usize, value: f32| {
+        let row = row * VECTORS as Row + vector as Row;
+        clock.add(Rows { indices: RowSet::range(row..row + 1), values: vec![value] }).expect("finite rows");
     };
     for sample in clock.samples.iter() {
         add(u64::from(*sample), COUNT, 1.0);
@@ -77,48 +78,11 @@ fn transfer(clock: &Clock) {
     }
 }
 
-/// Workers that crash, and whose power is cut three times.
-const POWER_CUTS: &str = r#"
-about = "workers that lose power, all at once, again and again"
-peers = 12
-[task]
-kind = "squares"
-sample_time = "20ms"
-[run]
-epochs = 1
-batch = 16
-[[faults]]
-at = "1s"
-within = "1s"
-kind = "churn"
-times = 4
-every = "5s"
-[[faults]]
-at = "5s"
-within = "5s"
-kind = "blackout"
-for = "1s"
-every = "100ms"
-[[faults]]
-at = "18s"
-within = "5s"
-kind = "blackout"
-for = "1s"
-every = "100ms"
-[[faults]]
-at = "31s"
-within = "5s"
-kind = "blackout"
-for = "1s"
-every = "100ms"
-damaged = 1
-"#;
-
 /// What the workers read at the end of the run of this seed, under these faults: `None` if some have read something else.
 fn end(atomicity: Atomicity, trouble: &str, seed: u64) -> Option<Vec<f32>> {
     let read_policy =
         [ReadPolicy::Unbounded, ReadPolicy::Staleness(0), ReadPolicy::Staleness(3)][seed as usize % 3];
-    let tables = vec![Table::additive("rows", ROWS, WIDTH)];
+    let tables = vec![Table::of_vectors("rows", VECTORS, ROWS as usize, 1)];
     let table_spec = TableSpec { atomicity, ..TableSpec::new(tables, read_policy) };
     let ends = Arc::<Mutex<Vec<Vec<f32>>>>::default();
     let kept = Arc::clone(&ends);
@@ -137,9 +101,9 @@ fn end(atomicity: Atomicity, trouble: &str, seed: u64) -> Option<Vec<f32>> {
 }
 
 /// What is wrong with a result: the samples that were not counted once in each epoch, the sum of what rows have given to each other, and
-/// the number of different values in the column that owners have changed.
+/// the number of different values in the vector that owners have changed.
 fn faults(end: &[f32]) -> (usize, f32, usize) {
-    let rows = || end.chunks_exact(WIDTH);
+    let rows = || end.chunks_exact(VECTORS);
     let miscounted = rows().filter(|row| row[COUNT] != EPOCHS as f32).count();
     let mut mapped: Vec<u32> = rows().map(|row| row[MAPPED] as u32).collect();
     mapped.sort_unstable();

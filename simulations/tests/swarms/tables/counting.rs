@@ -168,6 +168,43 @@ any = 1
 for = "1s"
 "#;
 
+/// Workers that crash, and whose power is cut three times.
+pub(super) const POWER_CUTS: &str = r#"
+about = "workers that lose power, all at once, again and again"
+peers = 12
+[task]
+kind = "squares"
+sample_time = "20ms"
+[run]
+epochs = 1
+batch = 16
+[[faults]]
+at = "1s"
+within = "1s"
+kind = "churn"
+times = 4
+every = "5s"
+[[faults]]
+at = "5s"
+within = "5s"
+kind = "blackout"
+for = "1s"
+every = "100ms"
+[[faults]]
+at = "18s"
+within = "5s"
+kind = "blackout"
+for = "1s"
+every = "100ms"
+[[faults]]
+at = "31s"
+within = "5s"
+kind = "blackout"
+for = "1s"
+every = "100ms"
+damaged = 1
+"#;
+
 /// Runs sixteen workers in all kinds of trouble.
 pub(super) fn in_trouble(workload: Workload, seed: u64) {
     under_faults(TROUBLE, workload, seed);

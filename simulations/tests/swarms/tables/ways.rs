@@ -21,8 +21,10 @@ use peergrad_simulations::workload::Workload;
 use super::counting::in_trouble;
 use crate::common::assert_nobody_is_blamed;
 
-/// Rows of two numbers: the first is 1 once a worker has set it, the second is a count.
+/// Each row of the first vector is changed by owners, and each of the second one is a count.
 const ROWS: Row = 200;
+/// The rows of both vectors.
+const ALL: Row = 2 * ROWS;
 const EPOCHS: u64 = 10;
 
 /// What a worker does in a clock. The count of each row grows by 1, at least if the worker was given samples.
@@ -30,7 +32,7 @@ const EPOCHS: u64 = 10;
 enum Way {
     /// Reads all rows past the cache before it computes, which sends its earlier additions.
     PullsFirst,
-    /// Requests rows, and has owners change a column of them before they have arrived.
+    /// Requests rows, and has owners change a vector of them before they have arrived.
     MapsWhatItAwaits,
     /// Adds, and leaves the sending to the node.
     Hoards,
@@ -63,7 +65,8 @@ impl Program for Odd {
             && !clock.samples.is_empty();
         if clock.is_over || has_enough {
             clock.finish();
-            let end = clock.pull(0..ROWS).expect("there are as many").await?;
+            let counts = clock.layout.vector_rows("odd", 1).expect("there is such a vector");
+            let end = clock.pull(counts).expect("there are as many").await?;
             self.ends.lock().expect("nobody panics with it").push(end);
             return Ok(Break(()));
         }
@@ -79,12 +82,12 @@ impl Program for Odd {
 
 impl Odd {
     async fn work(&mut self, clock: &Clock) -> Result<(), Interrupted> {
-        let all = || RowSet::range(0..ROWS);
+        let all = || RowSet::range(0..ALL);
         let counted = || Rows { indices: all(), values: [0.0, 1.0].repeat(ROWS as usize) };
         let samples = clock.samples.len() as u64;
         match self.way {
             Way::PullsFirst => {
-                clock.pull(0..ROWS).expect("there are as many").await?;
+                clock.pull(0..ALL).expect("there are as many").await?;
                 clock.compute(samples, || ()).await?;
                 if samples > 0 {
                     clock.add(counted()).expect("finite rows");
@@ -94,9 +97,9 @@ impl Odd {
             Way::MapsWhatItAwaits => {
                 clock.add(counted()).expect("finite rows");
                 let awaited = clock.get(all()).expect("there are as many");
-                let sum = clock.reduce("odd", Reduce::L1Norm(0)).expect("there is such a column");
-                clock.map("odd", Map::Axpy { by: 1.0, from: 1, to: 0 }).expect("there are such columns");
-                assert!(sum.await? >= ROWS as f64, "it is of all owners after that");
+                let sum = clock.reduce("odd", Reduce::L1Norm(0)).expect("there is such a vector");
+                clock.map("odd", Map::axpy(1.0, 1, 0)).expect("there are such vectors");
+                assert!(sum.await?[0] >= ROWS as f64, "it is of all owners after that");
                 let values = awaited.await?;
                 assert!(values.chunks_exact(2).all(|row| row[1] >= 1.0), "it has its own");
                 drop(clock.push());
@@ -112,7 +115,7 @@ impl Odd {
                 clock.add(counted()).expect("finite rows");
                 drop(clock.push());
                 if std::mem::take(&mut self.is_first_clock) {
-                    let reduce = |_| clock.reduce("odd", Reduce::Dot(0, 1)).expect("there are such columns");
+                    let reduce = |_| clock.reduce("odd", Reduce::Dot(0, 1)).expect("there are such vectors");
                     let asked: Vec<_> = (0..2000).map(reduce).collect();
                     for one in asked {
                         one.await?;
@@ -128,8 +131,10 @@ fn workload(way: Way, read_policy: ReadPolicy, samples: u32, replicas: usize) ->
     let ends = Ends::default();
     let kept = Arc::clone(&ends);
     let apply_mode = if way == Way::NeverReads { ApplyMode::PerClock } else { ApplyMode::Immediate };
-    let table_spec =
-        TableSpec::new(vec![Table { apply_mode, ..Table::additive("odd", ROWS, 2) }], read_policy);
+    let table_spec = TableSpec::new(
+        vec![Table { apply_mode, ..Table::of_vectors("odd", 2, ROWS as usize, 1) }],
+        read_policy,
+    );
     let launch = ProgramFactory::with_tables(
         move |_| table_spec.clone(),
         move |_| Odd { way, ends: Arc::clone(&kept), is_first_clock: true },
@@ -143,8 +148,8 @@ fn workload(way: Way, read_policy: ReadPolicy, samples: u32, replicas: usize) ->
 fn least_count(ends: &Ends) -> f32 {
     let ends = ends.lock().expect("nobody panics with it");
     assert!(!ends.is_empty() && ends.iter().all(|end| *end == ends[0]), "all read the same");
-    assert_eq!(ends[0].indices, RowSet::range(0..ROWS));
-    ends[0].values.chunks_exact(2).map(|row| row[1]).fold(f32::INFINITY, f32::min)
+    assert_eq!(ends[0].indices, (0..ROWS).map(|row| 2 * row + 1).collect());
+    ends[0].values.iter().copied().fold(f32::INFINITY, f32::min)
 }
 
 #[test]

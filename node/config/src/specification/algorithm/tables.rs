@@ -6,6 +6,7 @@ use std::sync::Arc;
 use peergrad_core::program::ProgramFactory;
 use peergrad_core::program::loader::{Loaded, TrainingConfig};
 use peergrad_core::program::programs::downpour::{Downpour, DownpourSettings};
+use peergrad_core::program::programs::lbfgs::{Lbfgs, LbfgsSettings};
 use peergrad_core::program::programs::ssp::Ssp;
 use peergrad_core::table::{
     ApplyMode, Atomicity, BatchScope, Init, ReadPolicy, ReadSchedule, Table, TableLayout, TableRule,
@@ -33,7 +34,15 @@ fn layout(loaded: &Loaded, apply_mode: ApplyMode) -> Arc<TableLayout> {
         None => count.div_ceil(ROWS_WANTED).next_multiple_of(ROW_NUMBERS_MIN),
     };
     let (rows, rule, init) = (count.div_ceil(width).max(1) as u64, rule_of(loaded), Init::Parameters);
-    Arc::new(TableLayout::new(vec![Table { name: "parameters".into(), rows, width, rule, apply_mode, init }]))
+    Arc::new(TableLayout::new(vec![Table {
+        name: "parameters".into(),
+        rows,
+        width,
+        vectors: 1,
+        rule,
+        apply_mode,
+        init,
+    }]))
 }
 
 pub(super) fn atomicity(is_atomic: bool) -> Atomicity {
@@ -59,6 +68,7 @@ pub(super) fn ssp(
             atomicity,
             warm_up: 0,
             wave: None,
+            portions: None,
         }
     };
     ProgramFactory::with_tables(table_spec, |loaded| Ssp::of(loaded, rule_of(loaded)))
@@ -76,8 +86,35 @@ pub(super) fn downpour(
         atomicity,
         warm_up,
         wave: NonZeroU64::new(wave),
+        portions: None,
     };
     ProgramFactory::with_tables(table_spec, move |loaded| Downpour::of(loaded, rule_of(loaded), settings))
+}
+
+pub(super) fn lbfgs(history: usize, tolerance: f64, portions: NonZeroU64) -> ProgramFactory {
+    let settings = move |loaded: &Loaded| {
+        let l2 = l2_of(&loaded.config.rule).map_or(0.0, f64::from);
+        LbfgsSettings { history, l2, tolerance }
+    };
+    let table_spec = move |loaded: &Loaded| TableSpec {
+        layout: Arc::new(Lbfgs::layout(loaded.manifest.parameter_count(), &settings(loaded))),
+        read_schedule: ReadSchedule::constant(ReadPolicy::Unbounded),
+        batch_scope: BatchScope::PerWorker,
+        // Every addition has an idempotency key.
+        atomicity: Atomicity::Chunk,
+        warm_up: 0,
+        wave: None,
+        portions: Some(portions),
+    };
+    ProgramFactory::with_tables(table_spec, move |loaded| Lbfgs::of(loaded, settings(loaded)))
+}
+
+/// The factor of the L2 penalty that an optimizer's weight decay amounts to; `None` for an optimizer that adds none to the gradient.
+pub(super) fn l2_of(rule: &Optimizer) -> Option<f32> {
+    match *rule {
+        Optimizer::Sgd { weight_decay } | Optimizer::Adam { weight_decay, .. } => Some(weight_decay),
+        _ => None,
+    }
 }
 
 /// About how many rows a parameter table has; the row width follows from it.

@@ -25,6 +25,7 @@ kind = \"sync\"              # how the peers train together:
                            #   \"ssp\": parameters in a table; no peer gets far ahead of the slowest (bounded staleness)
                            #   \"async\": parameters in a table; no peer waits for another
                            #   \"downpour\": as \"async\", but peers send and read only every few steps
+                           #   \"l-bfgs\": passes over all rows and quasi-Newton steps, for small convex models
 topology = \"auto\"          # \"direct\": tensors go straight to their owner; \"ring\": from neighbour to neighbour;
                            # \"auto\": direct, unless a ring is faster
 gradients = \"f32\"          # encoding of gradients; \"bf16\", \"f16\", \"int8\" and \"top-k\" need less bandwidth

@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::specification::{TopologyName, patience};
 
-/// `[sync]`: the algorithm by which the peers train together. It has 26 fields because the section is flat; most belong to one kind,
+/// `[sync]`: the algorithm by which the peers train together. It has 29 fields because the section is flat; most belong to one kind,
 /// and any other kind rejects them.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncSection {
-    /// `sync`, `backup-workers`, `ds-sync`, `local`, `diloco`, `ssp`, `async` or `downpour`. Default `sync`.
+    /// `sync`, `backup-workers`, `ds-sync`, `local`, `diloco`, `ssp`, `async`, `downpour` or `l-bfgs`. Default `sync`.
     pub kind: SyncKind,
     /// `auto`, `ring` or `direct`: the topology of the all-reduce. Default `auto`: direct, unless a ring is faster.
     pub topology: TopologyName,
@@ -71,6 +71,13 @@ pub struct SyncSection {
     /// `ssp` and `async` only: whether all of a step's gradient counts or nothing of it, if its peer is lost, so that each sample counts
     /// exactly once. Gradients travel twice or more then. Default false.
     pub atomic: Option<bool>,
+    /// `l-bfgs` only: how many of the last steps the approximation of the Hessian uses, 1 to 100. Default 10.
+    pub history: Option<usize>,
+    /// `l-bfgs` only: the run ends when the norm of the gradient is at most this times that of the parameters, or times 1 if that is larger.
+    /// Default 1e-5.
+    pub tolerance: Option<f64>,
+    /// `l-bfgs` only: how many portions each pass over the samples has for each peer, 1 to 64. Default 8.
+    pub portions: Option<u64>,
 }
 
 impl Default for SyncSection {
@@ -103,6 +110,9 @@ impl Default for SyncSection {
             warm_up: None,
             wave: None,
             atomic: None,
+            history: None,
+            tolerance: None,
+            portions: None,
         }
     }
 }
@@ -214,4 +224,6 @@ pub enum SyncKind {
     Async,
     /// The same, with less frequent reads and sends.
     Downpour,
+    /// A quasi-Newton method over all samples, with parameters in a table.
+    LBfgs,
 }

@@ -30,7 +30,7 @@ fn journal(members: &[u8]) -> Journal {
 fn keep(byte: u8, sequence: u64, chunk: u32, ends_transaction: bool) -> JournalMessage {
     let rows =
         Rows { indices: RowSet::range(u64::from(chunk) * 16..u64::from(chunk) * 16 + 1), values: vec![1.0] };
-    let change = TableChange { sequence, chunk, operation: Operation::Add { clock: 0, rows } };
+    let change = TableChange { sequence, chunk, key: None, operation: Operation::Add { clock: 0, rows } };
     JournalMessage::Keep { worker: worker(byte), change, ends_transaction }
 }
 
@@ -121,7 +121,12 @@ fn several_members_send_the_changes_of_a_worker_that_is_gone() {
         let mut key = [7; 32];
         key[..2].copy_from_slice(&number.to_be_bytes());
         let worker = WorkerId { peer: PeerId(key), incarnation: Incarnation(1) };
-        let change = TableChange { sequence: 1, chunk: 0, operation: Operation::Complete { last_lease: 1 } };
+        let change = TableChange {
+            sequence: 1,
+            chunk: 0,
+            key: None,
+            operation: Operation::Complete { last_lease: 1 },
+        };
         (worker, JournalMessage::Keep { worker, change, ends_transaction: true })
     };
     for number in 1..MEMBERS_MAX as u16 {

@@ -2,9 +2,9 @@
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::LEASES_MAX;
-use peergrad_protocol::table::{LastLease, Response, SampleLease, TableMessage};
+use peergrad_protocol::table::{LastLease, Response, SampleLease, TableMessage, WorkerId};
 
-use super::super::lease_table;
+use super::super::lease_table::{self, Completed};
 use super::replication::Change;
 use super::{Author, ChunkDelta, Outbox, TableServer};
 
@@ -20,6 +20,21 @@ pub(super) struct LeaseRequest {
 }
 
 impl TableServer {
+    /// A worker has completed its leases up to this number. Workers that have copies of them learn so.
+    pub(super) fn complete_leases(&mut self, worker: WorkerId, last_lease: u64, out: &mut Outbox) {
+        let Completed { changed, superseded } =
+            lease_table::complete(self.store.lease_table_mut(), worker, last_lease);
+        if !changed.is_empty() {
+            self.replication.mark_dirty(0, &ChunkDelta::leases(changed));
+        }
+        for (worker, lease_number) in superseded {
+            if let Some(rank) = self.replica_map.rank_of(&worker) {
+                out.push((rank, TableMessage::Response(Response::Superseded { lease_number })));
+            }
+        }
+        self.retry_lease_requests(out);
+    }
+
     /// A worker has ended, and returns its leases from this number on.
     pub(super) fn return_leases(&mut self, from: Rank, first_lease: u64, out: &mut Outbox) {
         self.lease_requests.remove(&from);
@@ -43,9 +58,15 @@ impl TableServer {
     /// A worker requests a lease.
     pub(super) fn grant_lease(&mut self, from: Rank, request: LeaseRequest, out: &mut Outbox) {
         let LeaseRequest { lease_number, samples, may_wait } = request;
+        let samples = self.lease_policy.lease_samples(samples, self.replica_map.members.len() as u64);
         let worker = self.replica_map.worker_id(from);
         let known = self.store.lease_table_mut().outstanding.iter().find(|held| held.worker == worker);
         let is_new = known.is_none_or(|known| LastLease::Number(lease_number) > known.last);
+        // Another worker has completed a copy of this lease before the worker got it.
+        let is_superseded = known.is_some_and(|known| {
+            let is_held = known.leases.iter().any(|(of, _)| *of == lease_number);
+            !is_new && known.last != LastLease::Ended && !is_held
+        });
         // If the worker's leases are not complete because it has not sent its additions, no other worker can help, so it must continue. If
         // it has too many leases, and no worker waits for it, it may wait for some to become safe.
         let holds_some =
@@ -71,7 +92,7 @@ impl TableServer {
         let trained = self.lease_policy.trained(self.store.lease_table_mut());
         // Other workers that have not ended may wait for this worker's clock.
         let has_others = self.clocks.has_others_running(from);
-        if trained.is_some() || holds_some || (has_others && !may_wait) {
+        if trained.is_some() || holds_some || is_superseded || (has_others && !may_wait) {
             out.push((
                 from,
                 TableMessage::Response(Response::Leased {

@@ -1,8 +1,12 @@
 //! Tests of an owner and a replica, message by message.
 
+use std::num::NonZeroU64;
+
 use peergrad_models::optimizer::{Optimizer, Schedule};
 use peergrad_protocol::limits::{PENDING_CLOCKS_MAX, PER_CLOCK_STALENESS_MAX, WAITING_REQUESTS_MAX};
-use peergrad_protocol::table::{ReplicaUpdate, RowSet, Rows, TableChunk, WorkerClock};
+use peergrad_protocol::table::{
+    IdempotencyKey, ReplicaUpdate, RowSet, Rows, TableChunk, UsedKeys, WorkerClock,
+};
 use peergrad_protocol::{Incarnation, PeerId};
 
 use super::super::{ApplyMode, Init, Table, TableLayout, TableRule};
@@ -17,6 +21,7 @@ fn layout(rule: TableRule, apply_mode: ApplyMode) -> Arc<TableLayout> {
         name: "weights".into(),
         rows: 32,
         width: 1,
+        vectors: 1,
         rule,
         apply_mode,
         init: Init::Zeros,
@@ -59,7 +64,7 @@ fn indices(indices: &[u64]) -> RowSet {
 }
 
 fn change(sequence: u64, chunk: u32, operation: Operation) -> Request {
-    Request::Change(TableChange { sequence, chunk, operation })
+    Request::Change(TableChange { sequence, chunk, key: None, operation })
 }
 
 /// The leases up to `last_lease` are done.
@@ -513,7 +518,7 @@ fn returned_leases_are_granted_again() {
 #[test]
 fn a_finished_worker_blocks_no_other_and_frees_its_place() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
-    owner.lease_policy = LeasePolicy { epochs: 1, samples: 8, warm_up: 4, wave: None };
+    owner.lease_policy = LeasePolicy { epochs: 1, samples: 8, warm_up: 4, ..LeasePolicy::default() };
     let request_lease = |lease_number, samples| Request::Lease { lease_number, samples, may_wait: false };
     request(&mut owner, OTHER, request_lease(1, 2));
     assert!(request(&mut owner, ME, request_lease(1, 2)).is_empty(), "another one warms up");
@@ -599,7 +604,7 @@ fn leases_of_departed_workers_are_reclaimed_once_all_members_have_sent_what_they
     assert_eq!(returned(&mut owner), 0, "the other member may have changes to send");
     let replay = |sequence, operation| Request::Replay {
         worker: who(3),
-        change: TableChange { sequence, chunk: 0, operation },
+        change: TableChange { sequence, chunk: 0, key: None, operation },
     };
     let rows = || Rows { indices: indices(&[0]), values: vec![1.0] };
     request(&mut owner, OTHER, replay(7, Operation::Add { clock: 0, rows: rows() }));
@@ -614,7 +619,12 @@ fn leases_of_departed_workers_are_reclaimed_once_all_members_have_sent_what_they
     assert_eq!([3, 4].map(|byte| owner.store.applied(0, &who(byte))), [9, 0]);
     let forged = Request::Replay {
         worker: who(1),
-        change: TableChange { sequence: 1, chunk: 0, operation: Operation::Complete { last_lease: 1 } },
+        change: TableChange {
+            sequence: 1,
+            chunk: 0,
+            key: None,
+            operation: Operation::Complete { last_lease: 1 },
+        },
     };
     assert_eq!(owner.on_request(OTHER, forged, &mut out), Err(TableError::OtherWorker));
     let policy = owner.lease_policy;
@@ -632,4 +642,65 @@ fn leases_of_departed_workers_are_reclaimed_once_all_members_have_sent_what_they
     }
     assert_eq!(owner.store.applied(0, &who(3)), 0, "nobody has anything of it");
     assert!(owner.store.lease_table_mut().outstanding.is_empty());
+}
+
+/// A change with a key: of the first two that come, whoever sends them, one is carried out.
+fn keyed(sequence: u64, round: u64, number: u32, value: f32) -> Request {
+    let key = Some(IdempotencyKey { round, number });
+    let rows = Rows { indices: indices(&[0]), values: vec![value] };
+    Request::Change(TableChange { sequence, chunk: 0, key, operation: Operation::Add { clock: 0, rows } })
+}
+
+#[test]
+fn a_change_with_a_key_is_carried_out_once() {
+    let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
+    request(&mut owner, ME, keyed(1, 4, 7, 1.0));
+    request(&mut owner, OTHER, keyed(1, 4, 7, 10.0));
+    assert_eq!(read(&owner, &[0]), [1.0], "the first one");
+    request(&mut owner, OTHER, keyed(2, 4, 3, 2.0));
+    request(&mut owner, OTHER, keyed(2, 4, 5, 40.0));
+    assert_eq!(read(&owner, &[0]), [3.0], "a number that was sent before is a repetition, whatever the key");
+    request(&mut owner, ME, keyed(2, 6, 7, 4.0));
+    request(&mut owner, OTHER, keyed(3, 5, 9, 80.0));
+    assert_eq!(read(&owner, &[0]), [7.0], "another round, and then an earlier one");
+    let copy = owner.store().snapshot(0, None);
+    assert_eq!(copy.used_keys, Some(UsedKeys { round: 6, numbers: vec![7] }));
+    let mut store = TableStore::new(layout(TableRule::Sum, ApplyMode::Immediate));
+    store.receive_chunk(&copy);
+    assert!(!store.use_key(0, IdempotencyKey { round: 6, number: 7 }));
+    assert!(store.use_key(0, IdempotencyKey { round: 6, number: 8 }));
+}
+
+/// The replica may not learn of the key later than the sender learns that the change is safe.
+#[test]
+fn a_key_goes_to_the_replica_with_its_change() {
+    let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
+    let out = request(&mut owner, OTHER, keyed(1, 4, 7, 1.0));
+    let [(to, TableMessage::ReplicaUpdate(update))] = &out[..] else { panic!("{out:?}") };
+    assert_eq!((*to, update.chunks.len()), (OTHER, 1));
+    assert_eq!(update.chunks[0].used_keys, Some(UsedKeys { round: 4, numbers: vec![7] }));
+}
+
+#[test]
+fn a_worker_learns_that_a_copy_of_its_lease_is_done() {
+    let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
+    owner.lease_policy =
+        LeasePolicy { epochs: 1, samples: 4, portions: NonZeroU64::new(1), ..LeasePolicy::default() };
+    let lease = |lease_number| Request::Lease { lease_number, samples: 9, may_wait: true };
+    request(&mut owner, ME, lease(1));
+    request(&mut owner, OTHER, lease(1));
+    // Both portions are granted. The one that is done first lets its worker have a copy of the other.
+    request(&mut owner, ME, complete(1, 1));
+    request(&mut owner, ME, lease(2));
+    let out = request(&mut owner, ME, complete(2, 2));
+    let superseded = TableMessage::Response(Response::Superseded { lease_number: 1 });
+    assert!(out.contains(&(OTHER, superseded)), "{out:?}");
+    // It may not have got that: after a change of the view it asks again.
+    let mut out = request(&mut owner, OTHER, lease(1));
+    out.extend(request(&mut owner, OTHER, lease(2)));
+    let trained = |message: &(Rank, TableMessage)| match &message.1 {
+        TableMessage::Response(Response::Leased { trained, lease, .. }) if lease.is_empty() => *trained,
+        _ => None,
+    };
+    assert_eq!(out.iter().find_map(trained), Some(4));
 }

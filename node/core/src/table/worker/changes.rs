@@ -79,17 +79,8 @@ impl ChangeLog {
 
     /// Takes the additions that were not pushed yet, by chunk, as changes of this clock.
     pub(super) fn take_coalesced(&mut self, clock: u64, layout: &TableLayout) -> Vec<(usize, Operation)> {
-        let mut parts: BTreeMap<usize, (Vec<Row>, Vec<f32>)> = BTreeMap::new();
-        for (row, added) in std::mem::take(&mut self.coalesced) {
-            let (indices, values) = parts.entry(layout.chunk_of(row)).or_default();
-            indices.push(row);
-            values.extend_from_slice(&added);
-        }
-        let operation = |(indices, values): (Vec<Row>, _)| {
-            let rows = Rows { indices: indices.into_iter().collect(), values };
-            Operation::Add { clock, rows }
-        };
-        parts.into_iter().map(|(chunk, part)| (chunk, operation(part))).collect()
+        let coalesced = std::mem::take(&mut self.coalesced);
+        parts(coalesced.iter().map(|(row, added)| (*row, &added[..])), clock, layout)
     }
 
     /// Calls `add` for each unacknowledged addition to a chunk whose owner adds additions when they arrive, with the row and the number of
@@ -105,13 +96,46 @@ impl ChangeLog {
     }
 }
 
+/// Additions of this clock to these rows, by chunk. The rows are in order, and exist.
+pub(super) fn by_chunk(rows: &Rows, clock: u64, layout: &TableLayout) -> Vec<(usize, Operation)> {
+    let mut rest = &rows.values[..];
+    let each = rows.indices.iter().map(|row| {
+        let (added, after) = rest.split_at(layout.width(layout.chunk_of(row)));
+        rest = after;
+        (row, added)
+    });
+    parts(each, clock, layout)
+}
+
+fn parts<'a>(
+    rows: impl Iterator<Item = (Row, &'a [f32])>,
+    clock: u64,
+    layout: &TableLayout,
+) -> Vec<(usize, Operation)> {
+    let mut parts: BTreeMap<usize, (Vec<Row>, Vec<f32>)> = BTreeMap::new();
+    for (row, added) in rows {
+        let (indices, values) = parts.entry(layout.chunk_of(row)).or_default();
+        indices.push(row);
+        values.extend_from_slice(added);
+    }
+    let operation = |(indices, values): (Vec<Row>, _)| {
+        let rows = Rows { indices: indices.into_iter().collect(), values };
+        Operation::Add { clock, rows }
+    };
+    parts.into_iter().map(|(chunk, part)| (chunk, operation(part))).collect()
+}
+
 impl QueuedChange {
-    /// The additions of the entry, by row.
+    /// The additions of the entry whose effect this worker knows, by row.
     pub(super) fn rows<'a>(
         &'a self,
         layout: &TableLayout,
     ) -> impl Iterator<Item = (Row, &'a [f32])> + use<'a> {
-        let rows = if let Operation::Add { rows, .. } = &self.change.operation { Some(rows) } else { None };
+        // Only the owner knows whether a change with a key has an effect.
+        let rows = match &self.change.operation {
+            Operation::Add { rows, .. } if self.change.key.is_none() => Some(rows),
+            _ => None,
+        };
         let width = layout.width(self.change.chunk as usize);
         rows.into_iter().flat_map(move |rows| rows.indices.iter().zip(rows.values.chunks_exact(width)))
     }

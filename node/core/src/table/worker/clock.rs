@@ -111,6 +111,14 @@ impl TableWorker {
         self.send_clock(out);
     }
 
+    /// Ends the clock without its samples: another worker has completed a copy of them.
+    pub fn abandon_clock(&mut self, out: &mut Outbox) {
+        if self.atomicity == Atomicity::Clock {
+            self.changes.discard();
+        }
+        self.tick(out);
+    }
+
     /// A clock begins. A worker that is behind all others takes the clock of the slowest of them.
     pub fn catch_up(&mut self, out: &mut Outbox) {
         let is_behind = self.clock.is_none_or(|clock| clock < self.completed_by_all);

@@ -23,6 +23,8 @@ pub struct HeldLeases {
     current: Option<u64>,
     /// The leases up to this number are complete.
     completed: u64,
+    /// Whether another worker has completed a copy of the current lease.
+    is_superseded: bool,
     /// Set when the worker has ended: it computes no leases from this number on.
     first_returned: Option<u64>,
 }
@@ -112,8 +114,29 @@ impl HeldLeases {
         Some(acquired)
     }
 
+    /// Another worker has completed a copy of this lease.
+    pub(super) fn supersede(&mut self, number: u64) {
+        self.taken.retain(|(of, last)| *of != number || last.is_some());
+        if self.current == Some(number) {
+            self.current = None;
+            self.is_superseded = true;
+        }
+        self.next.take_if(|next| next.number == number);
+    }
+
+    /// Whether another worker has completed a copy of the lease of the clock in progress since the last call.
+    pub(super) fn take_superseded(&mut self) -> bool {
+        std::mem::take(&mut self.is_superseded)
+    }
+
+    /// Takes the number of samples that were trained in the run, once this worker has ended and the owner has sent it.
+    pub(super) fn take_trained(&mut self) -> Option<u64> {
+        self.next.take()?.trained
+    }
+
     /// The clock in progress ends. Returns its lease, if it has one.
     pub(super) fn end_clock(&mut self) -> Option<u64> {
+        self.is_superseded = false;
         self.current.take()
     }
 

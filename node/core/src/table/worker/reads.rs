@@ -1,7 +1,6 @@
 //! Reads: the requests of a worker to owners, from when they are sent until their results are taken.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Range;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::WAITING_REQUESTS_MAX;
@@ -22,8 +21,8 @@ pub struct Reads {
     queues: BTreeMap<Rank, RequestQueue>,
     /// The results that are not cached, by read, with the reads.
     answers: BTreeMap<u64, (PendingRead, ReadResult)>,
-    /// For each chunk whose columns this worker has changed, the number of its last change.
-    mapped: BTreeMap<usize, u64>,
+    /// For each chunk on which this worker had an operation carried out, the number of the last one.
+    operated: BTreeMap<usize, u64>,
     /// This worker's changes up to this number were sent to their owners.
     released: u64,
     /// The numbers of the reads that are to be sent after changes which are not sent yet, each with the number of the last of these changes.
@@ -67,7 +66,7 @@ const IN_FLIGHT_MAX: usize = WAITING_REQUESTS_MAX / 2;
 /// The result of a read that is not cached and not taken yet.
 enum ReadResult {
     Rows(Rows),
-    Value(f64),
+    Numbers(Vec<f64>),
 }
 
 /// Rows of a response, which were checked.
@@ -114,12 +113,15 @@ impl Reads {
     }
 
     /// The result of a [`reduce`](super::TableWorker::reduce), once all reads are answered.
-    pub fn take_value(&mut self, requests: &BTreeSet<u64>) -> f64 {
-        let numbers = requests.iter().filter_map(|request| match self.answers.remove(request) {
-            Some((_, ReadResult::Value(number))) => Some(number),
-            _ => None,
-        });
-        numbers.sum()
+    pub fn take_numbers(&mut self, requests: &BTreeSet<u64>) -> Vec<f64> {
+        let mut sums = Vec::new();
+        for request in requests {
+            if let Some((_, ReadResult::Numbers(numbers))) = self.answers.remove(request) {
+                sums.resize(numbers.len(), 0.0);
+                sums.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
+            }
+        }
+        sums
     }
 
     /// Begins a read. Returns its number.
@@ -143,7 +145,7 @@ impl Reads {
     /// Sends a read, once the changes that its answer has to include are on their way.
     fn send_or_hold(&mut self, owners: &Owners, number: u64, out: &mut Outbox) {
         let Some(read) = self.pending.get(&number) else { return };
-        let after = self.mapped.get(&read.chunk).copied().unwrap_or(0).max(read.after);
+        let after = self.operated.get(&read.chunk).copied().unwrap_or(0).max(read.after);
         if after > self.released {
             self.held.push((after, number));
         } else {
@@ -172,20 +174,20 @@ impl Reads {
         numbers.into_iter().for_each(|number| self.send_or_hold(owners, number, out));
     }
 
-    // Changes of columns.
+    // Operations of owners.
 
     /// A chunk restarts: nothing is known of it.
-    pub(super) fn forget_map(&mut self, chunk: usize) {
-        self.mapped.remove(&chunk);
+    pub(super) fn forget_operation(&mut self, chunk: usize) {
+        self.operated.remove(&chunk);
     }
 
-    /// The columns of a chunk were changed by the change of this number.
-    pub(super) fn note_map(&mut self, chunk: usize, sequence: u64) {
-        self.mapped.insert(chunk, sequence);
+    /// The rows of a chunk were changed by the change of this number, in a way that only its owner knows.
+    pub(super) fn note_operation(&mut self, chunk: usize, sequence: u64) {
+        self.operated.insert(chunk, sequence);
     }
 
     /// Repeats the reads from these chunks whose results were not taken yet.
-    pub(super) fn repeat_answered(&mut self, owners: &Owners, chunks: &Range<usize>, out: &mut Outbox) {
+    pub(super) fn repeat_answered(&mut self, owners: &Owners, chunks: &BTreeSet<usize>, out: &mut Outbox) {
         let is_of = |(_, (read, _)): &(&u64, &(PendingRead, ReadResult))| chunks.contains(&read.chunk);
         let numbers: Vec<u64> = self.answers.iter().filter(is_of).map(|(number, _)| *number).collect();
         for number in numbers {
@@ -228,26 +230,27 @@ impl Reads {
         Ok(read.map(|read| ReadRows { read, rows: Rows { indices, values } }))
     }
 
-    /// A number for columns has arrived, which includes this worker's changes up to `applied`. Returns the read that it answers; `None` if
-    /// nothing waits for the number, or it is outdated and requested again.
-    pub(super) fn accept_value(
+    /// Numbers for vectors have arrived, which include this worker's changes up to `applied`. Returns the read that they answer; `None` if
+    /// nothing waits for them, or they are outdated and requested again.
+    pub(super) fn accept_numbers(
         &mut self,
         owners: &Owners,
         (from, number, applied): (Rank, u64, u64),
-        value: f64,
+        values: &[f64],
         out: &mut Outbox,
     ) -> Result<Option<PendingRead>, TableError> {
         let Some(read) = self.pending.get(&number) else { return Ok(None) };
         if owners.of(read.chunk) != from {
             return Err(TableError::NotOwned(read.chunk));
         }
-        if !matches!(read.query, Query::Reduce(_)) || value.is_nan() {
+        let expected = if let Query::Reduce(reduce) = &read.query { Some(reduce.count()) } else { None };
+        if expected != Some(values.len()) || values.iter().any(|value| value.is_nan()) {
             return Err(TableError::Unrequested);
         }
         Ok(self.take_answered(owners, (number, applied), out))
     }
 
-    /// Takes out an answered read, and sends the next one to its owner. A response from before this worker's last change of columns of the
+    /// Takes out an answered read, and sends the next one to its owner. A response from before this worker's last operation on the
     /// chunk is requested again: of several chunks, all must be read after the change.
     fn take_answered(
         &mut self,
@@ -259,7 +262,7 @@ impl Reads {
         if let Some(queue) = self.queues.get_mut(&owners.of(chunk)) {
             queue.in_flight = queue.in_flight.saturating_sub(1);
         }
-        let is_outdated = self.mapped.get(&chunk).is_some_and(|mapped| applied < *mapped);
+        let is_outdated = self.operated.get(&chunk).is_some_and(|operated| applied < *operated);
         let read = if is_outdated { None } else { self.pending.remove(&number) };
         if is_outdated {
             self.send_or_hold(owners, number, out);
@@ -276,9 +279,9 @@ impl Reads {
         self.answers.insert(number, (read, ReadResult::Rows(rows)));
     }
 
-    /// Keeps a number until it is taken.
-    pub(super) fn keep_value(&mut self, number: u64, read: PendingRead, value: f64) {
-        self.answers.insert(number, (read, ReadResult::Value(value)));
+    /// Keeps numbers until they are taken.
+    pub(super) fn keep_numbers(&mut self, number: u64, read: PendingRead, values: Vec<f64>) {
+        self.answers.insert(number, (read, ReadResult::Numbers(values)));
     }
 }
 
@@ -289,7 +292,7 @@ impl PendingRead {
             Query::Rows(rows) | Query::Pull(rows) => {
                 Request::Get { request, min_clock, chunk, rows: rows.clone() }
             }
-            Query::Reduce(reduce) => Request::Reduce { request, min_clock, chunk, reduce: *reduce },
+            Query::Reduce(reduce) => Request::Reduce { request, min_clock, chunk, reduce: reduce.clone() },
         }
     }
 }

@@ -40,12 +40,12 @@ fn queries(out: &Outbox) -> Vec<(u32, u64)> {
     out.iter().filter_map(query).collect()
 }
 
-/// If columns are changed when only some owners have answered, all answers must be from after the change.
+/// If vectors are changed when only some owners have answered, all answers must be from after the change.
 #[test]
 fn a_reduction_is_from_all_owners_before_a_map_or_from_all_after_it() {
     let mut worker = worker(Atomicity::Chunk);
     let mut out = Vec::new();
-    let requests = worker.reduce(0..2, Reduce::L1Norm(0), &mut out);
+    let requests = worker.reduce(0..2, &Reduce::L1Norm(0), &mut out);
     let asked = queries(&out);
     assert_eq!(asked.len(), 2);
     let tell = |worker: &mut TableWorker, (chunk, request): (u32, u64), applied, value| {
@@ -54,7 +54,7 @@ fn a_reduction_is_from_all_owners_before_a_map_or_from_all_after_it() {
         worker
             .on_response(
                 owner,
-                Response::Reduced { request, clock: WorkerClock::At(0), applied, value },
+                Response::Reduced { request, clock: WorkerClock::At(0), applied, values: vec![value] },
                 &mut out,
             )
             .unwrap();
@@ -62,7 +62,7 @@ fn a_reduction_is_from_all_owners_before_a_map_or_from_all_after_it() {
     };
     assert_eq!(tell(&mut worker, asked[0], 0, 1.0), []);
     out.clear();
-    worker.map(0..2, Map::Scale { by: 2.0, column: 0 }, &mut out);
+    worker.map(0..2, None, &Map::scale(2.0, 0), &mut out);
     assert_eq!(queries(&out), [asked[0]], "the one that was answered");
     assert_eq!(tell(&mut worker, asked[1], 0, 1.0), [asked[1]], "it is from before");
     for (query, applied) in asked.iter().zip(1..) {
@@ -70,7 +70,7 @@ fn a_reduction_is_from_all_owners_before_a_map_or_from_all_after_it() {
         assert_eq!(tell(&mut worker, *query, applied, 2.0), []);
     }
     assert!(worker.has_all(&requests));
-    assert_eq!(worker.reads_mut().take_value(&requests), 4.0);
+    assert_eq!(worker.reads_mut().take_numbers(&requests), [4.0]);
 }
 
 /// A worker that joins when all others have ended is not near its own end: cached rows become stale for it as for any worker.
@@ -137,7 +137,7 @@ fn a_finished_worker_tells_the_owner_of_the_lease_table() {
 /// The changes and clocks among these messages, in order: the receiver, and what is said.
 fn sent(out: &mut Outbox) -> Vec<(Rank, String)> {
     let text = |message: TableMessage| match message {
-        TableMessage::Request(Request::Change(TableChange { sequence, chunk, operation })) => {
+        TableMessage::Request(Request::Change(TableChange { sequence, chunk, operation, .. })) => {
             let what = match operation {
                 Operation::Add { .. } => "add",
                 Operation::Map(_) => "map",
@@ -168,8 +168,8 @@ fn the_additions_of_an_atomic_clock_go_to_the_journal_first() {
     worker.take_lease();
     out.clear();
     // The first transaction is a map, in the middle of the clock.
-    worker.map(0..2, Map::Scale { by: 2.0, column: 0 }, &mut out);
-    let number = worker.reduce(0..1, Reduce::L1Norm(0), &mut out);
+    worker.map(0..2, None, &Map::scale(2.0, 0), &mut out);
+    let number = worker.reduce(0..1, &Reduce::L1Norm(0), &mut out);
     worker.add(0, &[1.0, 0.0]);
     worker.add(31, &[-1.0, 0.0]);
     worker.push_held_back(&mut out);

@@ -44,7 +44,7 @@ enum Read {
     Parameters(Reply<Arc<Buffer>>),
     /// The parameters at the end of the run.
     LastParameters(Reply<Arc<Buffer>>),
-    Number(Reply<f64>),
+    Numbers(Reply<Vec<f64>>),
 }
 
 /// The clock that the program has begun last.
@@ -145,8 +145,12 @@ impl TableEngine {
     /// Asks for the next samples before they are needed.
     pub(super) fn request_lease(&mut self) {
         let worker = &mut self.exchange.member.worker;
-        if self.leases.trained.is_some() || self.departure.is_leaving() || worker.has_finished() {
+        if self.leases.trained.is_some() || self.departure.is_leaving() {
             return;
+        }
+        if worker.has_finished() {
+            self.leases.trained = worker.take_trained();
+            return self.request_trained();
         }
         let batch = self.base.loaded.config.batch_size;
         let samples = match self.batch_scope {
@@ -162,6 +166,14 @@ impl TableEngine {
         if !self.leases.has_none || worker.changes().is_flushed() {
             worker.request_lease(u32::try_from(samples).unwrap_or(u32::MAX), &mut out);
         }
+        self.exchange.send(out);
+        self.exchange.deliver_to_self();
+    }
+
+    /// Once this worker has ended, asks how many samples all workers have trained in the end.
+    fn request_trained(&mut self) {
+        let mut out = Vec::new();
+        self.exchange.member.worker.request_trained(&mut out);
         self.exchange.send(out);
         self.exchange.deliver_to_self();
     }
@@ -206,12 +218,25 @@ impl TableEngine {
             part_elements_min: None,
             wanted,
         };
-        let begun = ClockStart { number: clock, batch, layout: Arc::clone(&self.exchange.layout) };
+        let position = lease.spans.first().map_or(0, |span| span.start);
+        let begun = ClockStart { number: clock, batch, position, layout: Arc::clone(&self.exchange.layout) };
         if let Some(reply) = self.waiting.begin.take() {
             // The send fails if the program has ended and no longer waits.
             let _ = reply.send(begun);
         }
         self.request_lease();
+    }
+
+    /// Ends the clock in progress if another worker has completed a copy of its samples.
+    pub(super) fn end_superseded_clock(&mut self) {
+        let worker = &mut self.exchange.member.worker;
+        if worker.take_superseded() {
+            let mut out = Vec::new();
+            worker.abandon_clock(&mut out);
+            self.leases.abandon(worker.clock());
+            self.clock.current = None;
+            self.exchange.send(out);
+        }
     }
 
     /// Reports the samples whose additions have become safe.
@@ -256,24 +281,26 @@ impl TableEngine {
             (&mut self.exchange, Vec::new());
         let mut state = ClockState::GoesOn;
         match operation {
-            TableOperation::Add(_) | TableOperation::Map { .. } if worker.has_finished() => {}
+            TableOperation::Add(_) | TableOperation::AddOnce(..) | TableOperation::Map { .. }
+                if worker.has_finished() => {}
             TableOperation::End(_) if worker.has_finished() => state = ClockState::Over,
             TableOperation::Get { rows, reply } => {
                 let requests = worker.fetch(&rows, &mut out);
                 self.waiting.reads.push((requests, Read::Rows(rows, reply)));
             }
             TableOperation::Pull { rows, reply } => {
-                let requests = worker.pull(&RowSet::range(rows), &mut out);
+                let requests = worker.pull(&rows, &mut out);
                 self.waiting.reads.push((requests, Read::Pulled(reply)));
             }
             TableOperation::Parameters(reply) if worker.has_finished() => {
                 let requests = worker.pull(&layout.parameter_rows(), &mut out);
                 self.waiting.reads.push((requests, Read::LastParameters(reply)));
             }
-            TableOperation::Map { chunks, map } => worker.map(chunks, map, &mut out),
+            TableOperation::Map { key, chunks, map } => worker.map(chunks, key, &map, &mut out),
+            TableOperation::AddOnce(key, rows) => worker.add_once(key, &rows, &mut out),
             TableOperation::Reduce { chunks, reduce, reply } => {
-                let requests = worker.reduce(chunks, reduce, &mut out);
-                self.waiting.reads.push((requests, Read::Number(reply)));
+                let requests = worker.reduce(chunks, &reduce, &mut out);
+                self.waiting.reads.push((requests, Read::Numbers(reply)));
             }
             TableOperation::Parameters(reply) => {
                 let requests = worker.fetch(&layout.parameter_rows(), &mut out);
@@ -422,7 +449,7 @@ impl Waiting {
                     }
                 },
                 Read::Pulled(reply) => _ = reply.send(worker.reads_mut().take_rows(&requests)),
-                Read::Number(reply) => _ = reply.send(worker.reads_mut().take_value(&requests)),
+                Read::Numbers(reply) => _ = reply.send(worker.reads_mut().take_numbers(&requests)),
                 Read::Parameters(reply) => match worker.read(&layout.parameter_rows()) {
                     Some(values) => give(&|vector| vector.copy_from_slice(&values[..vector.len()]), reply),
                     None => {
@@ -469,6 +496,12 @@ impl LeaseProgress {
             let left_out = samples.saturating_sub(stats.samples);
             self.computed.insert(number, ComputedLease { clock, epoch, stats, left_out });
         }
+    }
+
+    /// The clock in progress has ended before `clock`, without its samples: another worker has computed them.
+    fn abandon(&mut self, clock: u64) {
+        self.clocks = clock;
+        self.current = None;
     }
 
     /// Takes the number of samples that were left out in clocks whose additions are not safe yet. The run ends with these additions.

@@ -1,4 +1,4 @@
-//! Owners that compute with columns of a table.
+//! Owners that compute with the vectors of a table.
 
 use std::ops::ControlFlow::{Break, Continue};
 use std::path::Path;
@@ -10,14 +10,14 @@ use peergrad_core::program::context::{Clock, Context, Interrupted};
 use peergrad_core::program::{Flow, Program, ProgramFactory};
 use peergrad_core::table::{ReadPolicy, Table, TableSpec};
 use peergrad_protocol::message::SampleStats;
-use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
+use peergrad_protocol::table::{Map, Reduce, Row, Rows};
 use peergrad_simulations::compare::measure;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::task::Integers;
 use peergrad_simulations::workload::Workload;
 
-/// Conjugate gradients: one worker decides on the operations, and owners do them. `columns` are x, r, p and A p of one table, where A is 4
+/// Conjugate gradients: one worker decides on the operations, and owners do them. The vectors are x, r, p and A p of one table, where A is 4
 /// everywhere on the diagonal and -1 beside it. All other members only store what they own.
 struct Conjugate {
     /// The result of each member: the squared norm of the residual vector, and the content of the table.
@@ -39,8 +39,8 @@ impl Program for Conjugate {
         let clock = context.begin_clock().await?;
         if clock.is_over {
             clock.finish();
-            let left = clock.reduce("vectors", Reduce::Dot(R, R)).expect("there is such a column").await?;
-            let rows = clock.pull(0..UNKNOWNS).expect("there are as many").await?;
+            let left = clock.reduce("vectors", Reduce::Dot(R, R)).expect("there is such a vector").await?[0];
+            let rows = clock.pull(0..4 * UNKNOWNS).expect("there are as many").await?;
             self.end.lock().expect("nobody panics with it").push((left, rows));
             return Ok(Break(()));
         }
@@ -57,21 +57,21 @@ impl Program for Conjugate {
 
 impl Conjugate {
     async fn step(&mut self, clock: &Clock) -> Result<(), Interrupted> {
-        let dot =
-            |one, other| clock.reduce("vectors", Reduce::Dot(one, other)).expect("there are such columns");
-        let map = |map| clock.map("vectors", map).expect("owners add to this table");
-        let axpy = |by: f64, from, to| map(Map::Axpy { by: by as f32, from, to });
-        let add = |rows: &RowSet, column: u32, value: &dyn Fn(Row) -> f32| {
-            let values =
-                rows.iter().flat_map(|row| (0..4).map(move |at| if at == column { value(row) } else { 0.0 }));
-            clock.add(Rows { indices: rows.clone(), values: values.collect() }).expect("finite rows");
+        let dot = async |one, other| {
+            let numbers = clock.reduce("vectors", Reduce::Dot(one, other)).expect("there are such vectors");
+            Ok(numbers.await?[0])
         };
-        let all = RowSet::range(0..UNKNOWNS);
+        let map = |map| clock.map("vectors", map).expect("owners add to this table");
+        let axpy = |by: f64, from, to| map(Map::axpy(by as f32, from, to));
+        let add = |vector: u32, value: &dyn Fn(Row) -> f32| {
+            let indices = clock.layout.vector_rows("vectors", vector).expect("there is such a vector");
+            clock.add(Rows { indices, values: (0..UNKNOWNS).map(value).collect() }).expect("finite rows");
+        };
         let squared = match self.squared {
             Some(squared) => squared,
             None => {
                 // x = 0, r = p = b.
-                add(&all, R, &|row| (row % 7) as f32 - 3.0);
+                add(R, &|row| (row % 7) as f32 - 3.0);
                 axpy(1.0, R, P);
                 dot(R, R).await?
             }
@@ -80,31 +80,35 @@ impl Conjugate {
             return Ok(());
         }
         // Only this needs the values themselves: a row depends on its neighbours.
-        let rows = clock.pull(0..UNKNOWNS).expect("there are as many").await?;
+        let rows = clock.layout.vector_rows("vectors", P).expect("there is such a vector");
+        let rows = clock.pull(rows).expect("there are as many").await?;
         let mut p = vec![0.0; UNKNOWNS as usize + 2];
-        for (row, values) in rows.indices.iter().zip(rows.values.chunks_exact(4)) {
-            p[row as usize + 1] = values[P as usize];
+        for (row, value) in rows.indices.iter().zip(rows.values) {
+            p[(row / 4) as usize + 1] = value;
         }
-        map(Map::Scale { by: 0.0, column: AP });
-        add(&all, AP, &|row| 4.0 * p[row as usize + 1] - p[row as usize] - p[row as usize + 2]);
+        map(Map::scale(0.0, AP));
+        add(AP, &|row| 4.0 * p[row as usize + 1] - p[row as usize] - p[row as usize + 2]);
         let length = squared / dot(P, AP).await?;
         axpy(length, P, X);
         axpy(-length, AP, R);
         let after = dot(R, R).await?;
         // p = r + (after / squared) p
-        map(Map::Scale { by: (after / squared) as f32, column: P });
+        map(Map::scale((after / squared) as f32, P));
         axpy(1.0, R, P);
         self.squared = Some(after);
         Ok(())
     }
 }
 
-/// Owners apply each operation on columns once, also if the owner changes; and a result includes all earlier operations.
+/// Owners apply each operation on vectors once, also if the owner changes; and a result includes all earlier operations.
 #[test]
-fn owners_compute_with_columns_while_chunks_move() {
+fn owners_compute_with_vectors_while_chunks_move() {
     for seed in 0..4 {
         let ends = Arc::<Mutex<Vec<(f64, Rows)>>>::default();
-        let table_spec = TableSpec::new(vec![Table::additive("vectors", UNKNOWNS, 4)], ReadPolicy::Unbounded);
+        let table_spec = TableSpec::new(
+            vec![Table::of_vectors("vectors", 4, UNKNOWNS as usize, 1)],
+            ReadPolicy::Unbounded,
+        );
         let kept = Arc::clone(&ends);
         let count = AtomicUsize::new(0);
         let launch = ProgramFactory::with_tables(
@@ -128,8 +132,9 @@ fn owners_compute_with_columns_while_chunks_move() {
         let (left, rows) = &ends[0];
         assert!(ends.len() >= 5 && ends.iter().all(|end| end == &ends[0]), "seed {seed}: all read the same");
         assert!(*left < 1e-6, "seed {seed}: {left} is left");
-        let x: Vec<f32> = rows.values.chunks_exact(4).map(|row| row[X as usize]).collect();
-        assert_eq!(rows.indices, RowSet::range(0..UNKNOWNS), "no row is zero");
+        let mut all = vec![0.0; 4 * UNKNOWNS as usize];
+        rows.indices.iter().zip(&rows.values).for_each(|(row, value)| all[row as usize] = *value);
+        let x: Vec<f32> = all.chunks_exact(4).map(|part| part[X as usize]).collect();
         for row in 1..UNKNOWNS as usize - 1 {
             let b = (row % 7) as f32 - 3.0;
             assert!((4.0 * x[row] - x[row - 1] - x[row + 1] - b).abs() < 1e-3, "seed {seed}, row {row}");
