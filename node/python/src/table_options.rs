@@ -108,6 +108,7 @@ impl Declared {
             name: name.clone().into(),
             rows: *rows,
             width: *width,
+            vectors: 1,
             rule,
             apply_mode: ApplyMode::Immediate,
             init: if *has_initial { Init::Parameters } else { Init::Zeros },

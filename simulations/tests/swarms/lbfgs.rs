@@ -131,7 +131,7 @@ fn it_needs_few_passes() {
     let passes = (1..60).find(|epochs| is_close(after(*epochs))).expect("it comes close");
     let task = &*longest.workload.loaded.task;
     let sgd =
-        [0.01, 0.03, 0.1, 0.3, 1.0].into_iter().filter_map(|rate| passes_of_sgd(task, rate, &is_close)).min();
+        [0.01, 0.03, 0.1, 0.3, 1.0].into_iter().filter_map(|rate| passes_of_sgd(task, rate, is_close)).min();
     println!("{passes} passes; plain SGD: {sgd:?}");
     assert!(sgd.is_none_or(|sgd| sgd >= 50 * passes), "{passes} and {sgd:?}");
 }

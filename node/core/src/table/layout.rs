@@ -129,7 +129,7 @@ impl TableLayout {
     /// Whether the row of a chunk starts with parameters.
     pub(crate) fn is_parameter_row(&self, chunk: usize, row: Row) -> bool {
         let TableEntry { table, first_row, .. } = self.entry(chunk);
-        table.init == Init::Parameters && (row - first_row) % table.vectors as u64 == 0
+        table.init == Init::Parameters && (row - first_row).is_multiple_of(table.vectors as u64)
     }
 
     /// The number of chunks of all tables.

@@ -644,7 +644,7 @@ fn leases_of_departed_workers_are_reclaimed_once_all_members_have_sent_what_they
     assert!(owner.store.lease_table_mut().outstanding.is_empty());
 }
 
-/// A change with a key: of the first two that come, whoever sends them, one is carried out.
+/// A change with a key: of the first two that come, of the same worker or of two, one is carried out.
 fn keyed(sequence: u64, round: u64, number: u32, value: f32) -> Request {
     let key = Some(IdempotencyKey { round, number });
     let rows = Rows { indices: indices(&[0]), values: vec![value] };

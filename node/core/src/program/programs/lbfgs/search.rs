@@ -203,7 +203,7 @@ impl Search {
         let mut factors = direction(pass, &history, settings.vectors());
         let slope_of = |factors: &[f32], history: &[Step]| pass.dot(&combined(factors, history), &GRADIENT);
         let mut slope = slope_of(&factors, &history);
-        if !(slope < 0.0) {
+        if !is_descent(slope) {
             history.clear();
             factors = direction(pass, &history, settings.vectors());
             slope = slope_of(&factors, &history);
@@ -216,7 +216,7 @@ impl Search {
         let is_too_short = length * pass.dot(&along, &along).sqrt() <= STEP_MIN * pass.norm(vector::POINT);
         Self {
             passes: self.passes,
-            is_over: has_converged || !value.is_finite() || !(slope < 0.0) || is_too_short,
+            is_over: has_converged || !value.is_finite() || !is_descent(slope) || is_too_short,
             has_accepted: true,
             new_slot: (is_usable && !history.is_empty()).then_some(newest),
             steps: history.len(),
@@ -352,6 +352,11 @@ fn direction(pass: &Pass, history: &[Step], vectors: usize) -> Vec<f32> {
         factors[vector::point_change(step.slot) as usize] += share - other;
     }
     factors.into_iter().map(|factor| factor as f32).collect()
+}
+
+/// Whether the objective decreases along a direction of this slope, which may not be a number.
+fn is_descent(slope: f64) -> bool {
+    slope < 0.0
 }
 
 /// The direction of these factors, as a combination of the vectors before the newest step is in its slot.
