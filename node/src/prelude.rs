@@ -17,8 +17,8 @@ pub use peergrad_core::program::context::{
 pub use peergrad_core::program::loader::Loaded;
 pub use peergrad_core::program::{Flow, Program};
 pub use peergrad_core::table::{
-    ApplyMode, Atomicity, BatchScope, IdempotencyKey, Init, Map, ReadPolicy, Reduce, Row, RowChange, RowRule,
-    RowSet, Rows, Table, TableRule, TableSpec,
+    ApplyMode, Atomicity, BatchScope, IdempotencyKey, Init, Integer, Map, ReadPolicy, Reduce, Row, RowChange,
+    RowRule, RowSet, Rows, Table, TableRule, TableSpec,
 };
 pub use peergrad_models::optimizer::Optimizer;
 pub use peergrad_models::task::{Evaluation, SparseTask, Task};

@@ -31,6 +31,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 pub use error::{LayoutError, TableError};
+pub use integer::Integer;
 pub use layout::TableLayout;
 use peergrad_protocol::limits::{PENDING_CLOCKS_MAX, PER_CLOCK_STALENESS_MAX};
 pub use peergrad_protocol::table::{IdempotencyKey, Map, Reduce, Row, RowSet, Rows};
@@ -40,6 +41,7 @@ pub use worker::{ReadPolicy, ReadSchedule};
 mod change_queue;
 mod cut;
 mod error;
+mod integer;
 pub mod journal;
 mod layout;
 pub mod lease_table;

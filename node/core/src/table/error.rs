@@ -30,6 +30,14 @@ pub enum LayoutError {
         /// Its vectors.
         vectors: usize,
     },
+    /// Rows that end in the middle of an integer.
+    #[error("table `{table}` has {width} numbers in a row: give it two for each integer")]
+    Integers {
+        /// The table's name.
+        table: Cow<'static, str>,
+        /// The numbers in a row.
+        width: usize,
+    },
     /// A chunk that is too large for one message.
     #[error(
         "table `{0}` is too large: give it fewer or shorter rows (a chunk may take {TABLE_CHUNK_BYTES_MAX} bytes)"

@@ -6,7 +6,7 @@ use peergrad_protocol::limits::{CHUNKS_MAX, GET_VALUES_MAX, TABLE_CHUNK_BYTES_MA
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::table::{Assignment, Map, Operation, Reduce, Row, RowSet, Rows, TableChange};
 
-use super::{ApplyMode, Init, LayoutError, Table, TableError};
+use super::{ApplyMode, Init, LayoutError, Table, TableError, TableRule};
 
 /// The layout of the tables of a run: the same at all members.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +65,9 @@ impl TableLayout {
             let Table { rows, width, vectors, init, .. } = table;
             if rows == 0 || width == 0 || vectors == 0 {
                 return Err(LayoutError::Empty(table.name));
+            }
+            if table.rule == TableRule::Integer && width % 2 != 0 {
+                return Err(LayoutError::Integers { table: table.name, width });
             }
             if rows % vectors as u64 != 0 {
                 return Err(LayoutError::Vectors { table: table.name, rows, vectors });

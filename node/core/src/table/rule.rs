@@ -2,11 +2,16 @@
 
 use peergrad_models::optimizer::{Optimizer, Schedule};
 
+use super::integer;
+
 /// What owners do with additions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TableRule {
     /// They add it to the row.
     Sum,
+    /// They add integers, each of which is a [pair](super::Integer) of neighbouring numbers of the row. A sum that would not fit leaves the row as it
+    /// is, and so does a pair that holds no integer.
+    Integer,
     /// They keep the larger one of each number of the row and of the addition. A row begins at zero, unless the table starts with parameters:
     /// so numbers below zero have no effect on it.
     Max,
@@ -65,7 +70,7 @@ impl TableRule {
     /// The moments that are stored for each number of a row.
     pub(super) fn moments(&self) -> usize {
         match self {
-            Self::Sum | Self::Max => 0,
+            Self::Sum | Self::Integer | Self::Max => 0,
             Self::Optimizer { rule, .. } => rule.moment_count(),
             Self::Custom(rule) => rule.moments,
         }
@@ -75,6 +80,7 @@ impl TableRule {
     pub(super) fn combine(&self, earlier: &mut [f32], more: &[f32]) {
         match self {
             Self::Sum | Self::Optimizer { .. } => _ = add_if_finite(earlier, more),
+            Self::Integer => _ = integer::add(earlier, more),
             Self::Max => keep_larger(earlier, more),
             Self::Custom(rule) => {
                 let before = earlier.to_vec();
@@ -97,6 +103,7 @@ impl TableRule {
         let width = added.len();
         match self {
             Self::Sum => return add_if_finite(&mut numbers[..width], added),
+            Self::Integer => return integer::add(&mut numbers[..width], added),
             Self::Max => {
                 keep_larger(&mut numbers[..width], added);
                 return true;
