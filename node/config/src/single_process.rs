@@ -4,8 +4,9 @@
 //! differs, so results agree closely but not in every bit.
 
 use peergrad_core::program::loader::Loaded;
-use peergrad_models::task::StepInfo;
-use peergrad_protocol::cursor::DataCursor;
+use peergrad_models::optimizer::GroupedOptimizer;
+use peergrad_models::task::{StepInfo, Task};
+use peergrad_protocol::cursor::{DataCursor, Span};
 
 /// One step of a run in one process.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,46 +19,104 @@ pub struct SingleProcessStep {
     pub loss: f64,
 }
 
-/// Trains to the end of the last epoch and returns the parameters; `watch` is called after each step.
-pub fn train_single_process(loaded: &Loaded, mut watch: impl FnMut(SingleProcessStep)) -> Vec<f32> {
-    let (task, training) = (&loaded.task, &loaded.config);
-    let count = loaded.manifest.parameter_count();
-    let mut parameters = vec![0.0; count];
-    task.initial(training.seed, &mut parameters);
-    let mut vector = vec![0.0; count];
-    let optimizer = training.optimizer();
-    let mut old = vec![0.0; count * optimizer.rule.moment_count()];
-    let mut new = old.clone();
-    let sample_count = task.sample_count();
-    let mut cursor = DataCursor::default();
-    let mut order = training.order(0, sample_count);
-    let mut samples = Vec::new();
-    for step in 0.. {
-        let (batch, after) = cursor.next_batch(training.batch_size, u64::from(sample_count));
-        if batch.epoch == training.epochs {
-            break;
+/// A training in one process, between two steps.
+pub struct SingleProcess {
+    loaded: Loaded,
+    optimizer: GroupedOptimizer,
+    /// The parameters after the steps so far, (parameters).
+    parameters: Vec<f32>,
+    /// Room for a gradient, (parameters).
+    vector: Vec<f32>,
+    /// The moments of the optimizer, (moments, parameters), and room for the next ones.
+    moments: [Vec<f32>; 2],
+    cursor: DataCursor,
+    /// The order of samples in the cursor's epoch.
+    order: Vec<u32>,
+    /// The number of the next step.
+    step: u64,
+}
+
+impl SingleProcess {
+    /// A training that has taken no step.
+    #[must_use]
+    pub fn new(loaded: Loaded) -> Self {
+        let count = loaded.manifest.parameter_count();
+        let mut parameters = vec![0.0; count];
+        loaded.task.initial(loaded.config.seed, &mut parameters);
+        let optimizer = loaded.config.optimizer();
+        let moments = vec![0.0; count * optimizer.rule.moment_count()];
+        let order = loaded.config.order(0, loaded.task.sample_count());
+        Self {
+            optimizer,
+            parameters,
+            vector: vec![0.0; count],
+            moments: [moments.clone(), moments],
+            cursor: DataCursor::default(),
+            order,
+            step: 0,
+            loaded,
         }
-        if batch.epoch != cursor.epoch {
-            order = training.order(batch.epoch, sample_count);
+    }
+
+    /// The model and its data.
+    #[must_use]
+    pub fn task(&self) -> &dyn Task {
+        &*self.loaded.task
+    }
+
+    /// The parameters after the steps so far, (parameters).
+    #[must_use]
+    pub fn parameters(&self) -> &[f32] {
+        &self.parameters
+    }
+
+    /// How many samples were trained so far.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.cursor.taken(self.loaded.task.sample_count().into())
+    }
+
+    /// Takes the next step of the first `epochs` epochs; `None` if there is none.
+    ///
+    /// # Panics
+    /// There are 2^32 steps.
+    pub fn advance(&mut self, epochs: u64) -> Option<SingleProcessStep> {
+        let Self { loaded, parameters, vector, moments: [old, new], .. } = self;
+        let (task, training) = (&loaded.task, &loaded.config);
+        let sample_count = task.sample_count();
+        let (batch, after) = self.cursor.next_batch(training.batch_size, u64::from(sample_count));
+        if batch.epoch >= epochs {
+            return None;
         }
-        cursor = after;
-        samples.clear();
-        for span in &batch.spans {
-            samples.extend_from_slice(&order[span.start as usize..span.end as usize]);
+        if batch.epoch != self.cursor.epoch {
+            self.order = training.order(batch.epoch, sample_count);
         }
+        self.cursor = after;
+        let of = |span: &Span| &self.order[span.start as usize..span.end as usize];
+        let samples: Vec<u32> = batch.spans.iter().flat_map(of).copied().collect();
+        let step = self.step;
         let update_count = u32::try_from(step + 1).expect("a run in one process has fewer than 2^32 steps");
         let rate = training.schedule.rate(step);
         let info = StepInfo::alone(step, batch.epoch, rate);
-        let loss = task.contribute(&info, &parameters, &samples, &mut vector);
-        let sample_count = samples.len() as u64;
-        let clip_factor = optimizer.clip_factor_of(&vector, sample_count);
-        let update = optimizer.update(rate, update_count, sample_count, clip_factor);
-        update.apply(0, &parameters, &mut vector, &old, &mut new);
-        std::mem::swap(&mut parameters, &mut vector);
-        std::mem::swap(&mut old, &mut new);
-        watch(SingleProcessStep { step, epoch: batch.epoch, loss: loss / samples.len() as f64 });
+        let loss = task.contribute(&info, parameters, &samples, vector);
+        let count = samples.len() as u64;
+        let clip_factor = self.optimizer.clip_factor_of(vector, count);
+        let update = self.optimizer.update(rate, update_count, count, clip_factor);
+        update.apply(0, parameters, vector, old, new);
+        std::mem::swap(parameters, vector);
+        std::mem::swap(old, new);
+        self.step += 1;
+        Some(SingleProcessStep { step, epoch: batch.epoch, loss: loss / samples.len() as f64 })
     }
-    parameters
+}
+
+/// Trains to the end of the last epoch and returns the parameters; `watch` is called after each step.
+pub fn train_single_process(loaded: &Loaded, mut watch: impl FnMut(SingleProcessStep)) -> Vec<f32> {
+    let mut training = SingleProcess::new(loaded.clone());
+    while let Some(step) = training.advance(loaded.config.epochs) {
+        watch(step);
+    }
+    training.parameters
 }
 
 #[cfg(test)]

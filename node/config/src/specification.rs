@@ -169,7 +169,7 @@ impl Specification {
     ///
     /// # Errors
     /// The first value that is not.
-    fn check(&self) -> Result<(), SpecificationError> {
+    pub(crate) fn check(&self) -> Result<(), SpecificationError> {
         within("version", self.version, VERSION..=VERSION, "1")?;
         self.digest()?;
         self.training.check()?;

@@ -105,6 +105,33 @@ pub fn resolve_with_notices(
     Ok((specification, notices))
 }
 
+/// Resolves a run file that differs from that of `base` in its model or in how it is trained, with the bytes of the same data file. The
+/// data is described as in `base`.
+///
+/// # Errors
+/// As [`resolve`], and if the changed keys change what the rows are.
+pub(crate) fn resolve_variant(
+    run: &RunFile,
+    base: &Specification,
+    packed: &DataBytes,
+) -> Result<Specification, SpecificationError> {
+    if !matches!(base.model, ModelSettings::Dense { .. }) || run.model.kind.input() != InputForm::Table {
+        let found = resolve(run, &base.data.name, packed)?;
+        return if found.data == base.data { Ok(found) } else { Err(other_rows()) };
+    }
+    let section = run.data()?;
+    check_model_keys(run, section)?;
+    let model = resolve_model_of_table(run, &base.data.target)?;
+    let training = resolve_training(run, u64::from(base.data.rows - base.data.held_out_rows))?;
+    let specification = Specification { version: VERSION, training, model, data: base.data.clone() };
+    specification.check()?;
+    Ok(specification)
+}
+
+fn other_rows() -> SpecificationError {
+    contradiction("model", "changed", "only values with which the model reads the same rows of the data")
+}
+
 /// Checks that a large gzipped file says so by its name: peers go by it when they have to know whether a file stays on disk.
 fn check_name_of_gzipped(name: &str, packed: &DataBytes) -> Result<(), SpecificationError> {
     const GZIP_MARK: [u8; 2] = [0x1f, 0x8b];
@@ -136,7 +163,7 @@ fn resolve_language_model(
 }
 
 /// Resolves how a run trains its `samples` training samples.
-pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSettings, SpecificationError> {
+pub(crate) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSettings, SpecificationError> {
     replicas::check(run.shards.replicas)?;
     patience::check(run.sync.patience_seconds)?;
     within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;

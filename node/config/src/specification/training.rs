@@ -133,7 +133,7 @@ impl TrainingSettings {
         })
     }
 
-    pub(super) fn check(&self) -> Result<(), SpecificationError> {
+    pub(crate) fn check(&self) -> Result<(), SpecificationError> {
         within("batch", self.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
         within("epochs", self.epochs, 1..=1_000_000_000, "1 to 1000000000")?;
         within("checkpoints.seconds", self.checkpoint_seconds, ..=86_400, "0 to 86400")?;
