@@ -13,7 +13,6 @@ use std::sync::Arc;
 use clap::{Parser, Subcommand};
 use peergrad_config::specification::ComputeDevice;
 use peergrad_config::specification::run_file::ModelKind;
-use peergrad_core::program::loader::Loader;
 use peergrad_protocol::invite::without_invites;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::Targets;
@@ -22,7 +21,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::terminal::OutputFormat;
 use arguments::{CustomStartArguments, JoinArguments, PeerArguments, ResumeArguments, StartArguments};
-use device::DeepDevices;
+use device::{DeepDevices, PeerLoader};
 
 mod arguments;
 mod base_model;
@@ -56,6 +55,7 @@ mod signals;
 mod started_from;
 mod status;
 mod swarm;
+mod sweep;
 mod text_folder;
 mod tokenizer;
 mod train;
@@ -83,6 +83,8 @@ enum Command {
     Demo(demo::DemoArguments),
     /// Train with several run files on this machine, one after another, and compare the results
     Compare(compare::CompareArguments),
+    /// Try values of a run file's keys, each trial at one of the peers, and find the best
+    Sweep(Box<sweep::SweepArguments>),
     /// Measure the all-reduce speed between peers on this machine
     Bench(bench::BenchArguments),
     /// One peer of `bench`
@@ -198,6 +200,7 @@ fn run_command(Cli { command }: Cli, deep: DeepDevices) -> ExitCode {
     finish(match command {
         Command::Demo(arguments) => demo::demo(&arguments, &deep.cpu),
         Command::Compare(arguments) => compare::compare(&arguments),
+        Command::Sweep(arguments) => sweep::sweep(*arguments, &deep),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::BenchPeer(arguments) => bench::bench_peer(arguments),
         Command::BenchTable(arguments) => bench::tables::bench_table(&arguments),
@@ -214,11 +217,7 @@ fn run_command(Cli { command }: Cli, deep: DeepDevices) -> ExitCode {
             )
         }
         Command::Start(arguments) => run::start(arguments, &deep),
-        Command::Run(command) => command.run(|peer| {
-            let device = peer.device.unwrap_or_default();
-            let deep = deep.open(device, OutputFormat::of_flag(peer.json))?;
-            Ok(device::loader(device, peer.memory(), deep))
-        }),
+        Command::Run(command) => command.run(|peer| device::peer_loader(peer, &deep)),
         Command::Evaluate(arguments) => model::evaluate(&arguments, &deep),
         Command::Predict(arguments) => predict::predict(&arguments, &deep),
         Command::Generate(arguments) => generate::generate(&arguments, &deep),
@@ -238,7 +237,7 @@ fn run_custom_command(training: Training, command: CustomCommand) -> anyhow::Res
         CustomCommand::Start(arguments) => run::start_custom(&training, arguments),
         CustomCommand::Run(command) => command.run(|peer| {
             check_device_of_custom_task(peer)?;
-            Ok(Arc::new(training.loader().within(peer.memory())))
+            Ok(PeerLoader { loader: Arc::new(training.loader().within(peer.memory())), monitor: None })
         }),
     }
 }
@@ -258,7 +257,7 @@ impl RunCommand {
     /// arguments.
     fn run(
         self,
-        loader: impl FnOnce(&PeerArguments) -> anyhow::Result<Arc<dyn Loader>>,
+        loader: impl FnOnce(&PeerArguments) -> anyhow::Result<PeerLoader>,
     ) -> anyhow::Result<ExitCode> {
         match self {
             Self::Join(arguments) => {

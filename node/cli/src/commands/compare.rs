@@ -152,7 +152,7 @@ fn print(
 }
 
 /// Fails before the training if the report could not be written after it.
-fn check_writable(report: &Path) -> anyhow::Result<()> {
+pub(super) fn check_writable(report: &Path) -> anyhow::Result<()> {
     let is_new = !report.exists();
     std::fs::OpenOptions::new().create(true).append(true).open(report).with_context(|| {
         format!("cannot write the report {}; give a path in a folder that exists", report.display())

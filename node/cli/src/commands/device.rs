@@ -5,12 +5,15 @@ use std::sync::Arc;
 use anyhow::{anyhow, bail};
 use peergrad_config::specification::memory::MemoryLimit;
 use peergrad_config::specification::{BuiltinLoader, ComputeDevice, DeepBackend, Specification};
+use peergrad_config::sweep::SweepLoader;
 use peergrad_core::io::DataReference;
 use peergrad_core::program::loader::{Loaded, Loader};
 use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::deep::Backend;
 use serde_json::json;
 
+use super::arguments::PeerArguments;
+use super::sweep::monitor::SweepMonitor;
 use crate::terminal::{OutputFormat, complain, emit};
 
 /// What computes deep networks in a program, on each device.
@@ -63,9 +66,30 @@ impl DeepDevices {
     }
 }
 
+/// What builds the task of a run, and learns of a sweep.
+pub(super) struct PeerLoader {
+    pub(super) loader: Arc<dyn Loader>,
+    /// What the worker of a sweep tells; `None` in a program that takes part in none.
+    pub(super) monitor: Option<Arc<SweepMonitor>>,
+}
+
+/// What builds the task of a run that a peer with these arguments joins or resumes.
+pub(super) fn peer_loader(peer: &PeerArguments, deep: &DeepDevices) -> anyhow::Result<PeerLoader> {
+    let device = peer.device.unwrap_or_default();
+    let deep = deep.open(device, OutputFormat::of_flag(peer.json))?;
+    let monitor = SweepMonitor::new();
+    let loader = loader(device, peer.memory(), deep, Arc::clone(&monitor));
+    Ok(PeerLoader { loader, monitor: Some(monitor) })
+}
+
 /// What builds the task of a run at a peer that computes deep networks on this device.
-pub(super) fn loader(device: ComputeDevice, memory: MemoryLimit, deep: DeepBackend) -> Arc<dyn Loader> {
-    let loader = BuiltinLoader { memory, deep };
+pub(super) fn loader(
+    device: ComputeDevice,
+    memory: MemoryLimit,
+    deep: DeepBackend,
+    host: Arc<SweepMonitor>,
+) -> Arc<dyn Loader> {
+    let loader = SweepLoader { builtin: BuiltinLoader { memory, deep }, host };
     match device {
         ComputeDevice::Cpu => Arc::new(loader),
         ComputeDevice::Gpu => Arc::new(CompilingLoader(loader)),
@@ -74,7 +98,7 @@ pub(super) fn loader(device: ComputeDevice, memory: MemoryLimit, deep: DeepBacke
 
 /// Computes a gradient before the peer takes part. A GPU's programs are compiled for the first one, which may take longer than the other
 /// members wait for a step.
-struct CompilingLoader(BuiltinLoader);
+struct CompilingLoader(SweepLoader);
 
 impl Loader for CompilingLoader {
     fn data(&self, specification: &[u8]) -> Result<Option<DataReference>, String> {

@@ -51,6 +51,38 @@ impl Screen {
     }
 }
 
+/// Text of several lines below the messages, which changes in place.
+pub(crate) struct LiveText {
+    screen: Screen,
+    bar: ProgressBar,
+}
+
+impl Screen {
+    /// Begins such a text.
+    pub(crate) fn live_text(&self) -> LiveText {
+        let bar = self.bars.add(ProgressBar::no_length());
+        bar.set_style(ProgressStyle::with_template("{msg}").expect("a fixed template"));
+        LiveText { screen: self.clone(), bar }
+    }
+}
+
+impl LiveText {
+    /// Shows a text in place of the one before. Lines are cut at the width of the terminal.
+    pub(crate) fn set(&self, text: &str) {
+        let width = width();
+        let lines = printable(text);
+        let lines: Vec<_> = lines.lines().map(|line| truncate_str(line, width, "…")).collect();
+        self.bar.set_message(lines.join("\n"));
+        self.bar.tick();
+    }
+
+    /// Removes the text.
+    pub(crate) fn close(&self) {
+        self.bar.finish_and_clear();
+        self.screen.bars.remove(&self.bar);
+    }
+}
+
 /// Wraps a result for standard output to the width of the terminal; unchanged if standard output is none.
 pub(crate) fn fitted(text: &str) -> String {
     if std::io::stdout().is_terminal() {

@@ -43,6 +43,8 @@ pub(super) struct Report {
     /// The number of steps behind the model that was kept as the best.
     kept: Option<StepNumber>,
     reported: Reported,
+    /// Whether the results have a display of their own, as those of a sweep have.
+    has_display: bool,
 }
 
 /// The reports that the user has had already, so that none is repeated.
@@ -96,7 +98,13 @@ impl Report {
             best: None,
             kept: None,
             reported: Reported::default(),
+            has_display: false,
         }
+    }
+
+    /// From now on, training itself is shown elsewhere. JSON stays as it is.
+    pub(super) fn leave_training_to_display(&mut self) {
+        self.has_display = true;
     }
 
     /// Where text for people is written.
@@ -224,7 +232,7 @@ impl Report {
                 self.reported.asked.clear();
                 self.reported.gone.clear();
                 self.reported.paused = false;
-                if self.format == OutputFormat::Text && self.progress.is_none() {
+                if self.format == OutputFormat::Text && self.progress.is_none() && !self.has_display {
                     self.progress = self
                         .scope
                         .map(|scope| Progress::new(&self.screen, self.me.short(), scope, self.meter.clock));
@@ -242,6 +250,7 @@ impl Report {
 
     fn say_event(&mut self, event: &Event) {
         match event {
+            Event::Prepared { .. } | Event::Committed(_) | Event::EndsEarly if self.has_display => return,
             // Reported once.
             Event::JoinRequested(peer) if !self.reported.asked.insert(*peer) => return,
             Event::MemberSuspected(peer) if !self.reported.gone.insert(*peer) => return,
@@ -315,6 +324,16 @@ impl Report {
         match (&outcome.result, &outcome.state) {
             (Ok(()), Some(state)) => self.summary(state),
             (Ok(()), None) => {}
+            (Err(Failure::Left), state) if outcome.has_handed_over => self.left(state.as_ref()),
+            (Err(failure @ Failure::Left), _) => self.stopped(&failure.to_string()),
+            (Err(failure), _) => self.failed(&failure.to_string()),
+        }
+    }
+
+    /// Prints how a sweep has ended at this peer, whose results are shown elsewhere.
+    pub(super) fn outcome_of_sweep(&self, outcome: &Outcome) {
+        match (&outcome.result, &outcome.state) {
+            (Ok(()), _) => {}
             (Err(Failure::Left), state) if outcome.has_handed_over => self.left(state.as_ref()),
             (Err(failure @ Failure::Left), _) => self.stopped(&failure.to_string()),
             (Err(failure), _) => self.failed(&failure.to_string()),

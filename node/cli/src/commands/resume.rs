@@ -14,13 +14,23 @@ use peergrad_embed::{Damaged, DataSource, PeerOptions, StoppedPeer};
 use peergrad_protocol::invite::{Invite, NotAnInvite};
 
 use super::arguments::{PeerArguments, ResumeArguments};
-use super::run::run;
+use super::device::PeerLoader;
+use super::run::{Surroundings, run};
 use super::started_from::StartedFrom;
 use crate::terminal::complain;
 
 pub(super) fn resume(
     arguments: ResumeArguments,
-    loader: impl FnOnce(&PeerArguments) -> anyhow::Result<Arc<dyn Loader>>,
+    loader: impl FnOnce(&PeerArguments) -> anyhow::Result<PeerLoader>,
+) -> anyhow::Result<ExitCode> {
+    resume_with(arguments, loader, |_, _, _| ())
+}
+
+/// As `peer resume`; `prepare` may change what belongs to the peer, whose data directory it gets.
+pub(super) fn resume_with(
+    arguments: ResumeArguments,
+    loader: impl FnOnce(&PeerArguments) -> anyhow::Result<PeerLoader>,
+    prepare: impl FnOnce(&mut Surroundings, &PeerArguments, &Path),
 ) -> anyhow::Result<ExitCode> {
     let ResumeArguments { extra, alone, data, mut peer } = arguments;
     if let Some(extra) = extra {
@@ -39,11 +49,14 @@ pub(super) fn resume(
         peer.threads = peer.threads.or(compute.threads);
         peer.device = peer.device.or(compute.device);
     }
-    let loader = loader(&peer)?;
+    let PeerLoader { loader, monitor } = loader(&peer)?;
     let data = DataSource::search(data.or_else(|| started_from.as_ref()?.data_path()));
+    let directory = stopped.directory().to_owned();
     let options = if alone { resume_alone(stopped, loader)? } else { stopped.resume(loader)? };
     // With `--alone`, a new run begins with the values of the old one.
-    run(PeerOptions { data, ..options }, peer, started_from)
+    let mut surroundings = Surroundings { started_from, monitor, ..Surroundings::default() };
+    prepare(&mut surroundings, &peer, &directory);
+    run(PeerOptions { data, ..options }, peer, surroundings)
 }
 
 /// A new run from the newest checkpoint.

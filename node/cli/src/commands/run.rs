@@ -21,13 +21,16 @@ use super::arguments::{
     CustomStartArguments, FounderArguments, JoinArguments, PeerArguments, StartArguments,
 };
 use super::check_device_of_custom_task;
-use super::device::{self, DeepDevices};
+use super::device::{self, DeepDevices, PeerLoader};
 use super::files;
 use super::join_target::{JoinTarget, join_target_of, multiaddresses, secret_for_a_new_run};
 use super::progress::Screen;
 use super::report::{Report, UsageMeter};
 use super::signals::{stop_requested, stop_requested_again};
 use super::started_from::StartedFrom;
+use super::sweep::display::SweepDisplay;
+use super::sweep::local_peers::LocalPeersPlan;
+use super::sweep::monitor::SweepMonitor;
 use crate::terminal::{OutputFormat, complain};
 
 /// Starts a new run of a built-in model.
@@ -60,7 +63,7 @@ pub(super) fn start(arguments: StartArguments, deep: &DeepDevices) -> anyhow::Re
     let specification = specification.to_bytes()?;
     let started_from = StartedFrom::read(path);
     let data = DataSource::loaded(data, files::data_path(path, name));
-    let loader = device::loader(device, memory, deep);
+    let loader = device::loader(device, memory, deep, SweepMonitor::new());
     found(&run_file, started_from, specification, loader, data, arguments.founder)
 }
 
@@ -120,10 +123,13 @@ fn found(
         None => Secret(random_bytes()),
     };
     let options = PeerOptions::new_run(run_file, specification.into(), peers, loader);
-    run(PeerOptions { secret, data, ..options }, peer, started_from)
+    run(PeerOptions { secret, data, ..options }, peer, Surroundings { started_from, ..Surroundings::default() })
 }
 
-pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
+pub(super) fn join(
+    arguments: JoinArguments,
+    PeerLoader { loader, monitor }: PeerLoader,
+) -> anyhow::Result<ExitCode> {
     let JoinTarget { run: run_id, secret, bootstrap_addresses } =
         join_target_of(&arguments.invite, &arguments.more, arguments.secret_file.as_deref())?;
     if let Some(path) = &arguments.data {
@@ -132,15 +138,28 @@ pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow:
     }
     let options = PeerOptions::new(StartMode::Join { run: run_id }, secret, loader);
     let data = DataSource::search(arguments.data);
-    run(PeerOptions { bootstrap_addresses, data, ..options }, arguments.peer, None)
+    let surroundings = Surroundings { monitor, ..Surroundings::default() };
+    run(PeerOptions { bootstrap_addresses, data, ..options }, arguments.peer, surroundings)
 }
 
-/// Runs one peer until its run has ended. A run that it founds may be `started_from` a run file.
+/// What belongs to a peer besides its run.
+#[derive(Default)]
+pub(super) struct Surroundings {
+    /// The run file that it founds the run from; `None` if it founds none, or from no file.
+    pub(super) started_from: Option<StartedFrom>,
+    /// What the worker of a sweep tells; `None` if the run can be none.
+    pub(super) monitor: Option<Arc<SweepMonitor>>,
+    /// The peers to start beside it.
+    pub(super) local_peers: LocalPeersPlan,
+}
+
+/// Runs one peer until its run has ended.
 pub(super) fn run(
     options: PeerOptions,
     arguments: PeerArguments,
-    started_from: Option<StartedFrom>,
+    surroundings: Surroundings,
 ) -> anyhow::Result<ExitCode> {
+    let Surroundings { started_from, monitor, local_peers } = surroundings;
     let format = OutputFormat::of_flag(arguments.json);
     let mut peer = Peer::start(with_arguments(options, arguments)?)?;
     let (handle, started) = (peer.handle(), peer.start_report());
@@ -154,16 +173,31 @@ pub(super) fn run(
         report.invite(&invite.to_string(), &run);
     }
     let directory = started.directory.clone();
-    leave_when_interrupted(report.screen(), handle)?;
+    let others = local_peers.start(&directory, handle.invite().map(|invite| invite.to_string()))?;
+    let screen = report.screen();
+    let display = monitor.clone().map(|monitor| SweepDisplay::start(monitor, screen, format)).transpose()?;
+    leave_when_interrupted(report.screen(), handle, monitor.clone())?;
+    let is_sweep = || monitor.as_ref().is_some_and(|monitor| monitor.is_sweep());
     let outcome = loop {
         match peer.next().context("the peer stopped unexpectedly")? {
-            PeerEvent::Node(event) => report.event(&event),
+            PeerEvent::Node(event) => {
+                if is_sweep() {
+                    report.leave_training_to_display();
+                }
+                report.event(&event);
+            }
             PeerEvent::Notice(notice) => report.notice(&notice),
             PeerEvent::Ended(outcome) => break outcome,
             PeerEvent::Panicked(reason) => bail!("the peer stopped unexpectedly: {reason}"),
         }
     };
-    report.outcome(&outcome, &directory);
+    let was_sweep = display.is_some_and(|display| display.finish(outcome.is_success()));
+    if was_sweep && !format.is_json() {
+        report.outcome_of_sweep(&outcome);
+    } else {
+        report.outcome(&outcome, &directory);
+    }
+    drop(others);
     let code = if outcome.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     // The outcome is reported even if saving has failed.
     outcome.model?;
@@ -192,7 +226,11 @@ fn with_arguments(options: PeerOptions, arguments: PeerArguments) -> anyhow::Res
 
 /// Asks the peer to leave at the first Ctrl-C; a second one stops the process at once. Waits on a thread of its own, since the others may
 /// wait for the reader of the output.
-fn leave_when_interrupted(screen: Screen, peer: PeerHandle) -> anyhow::Result<()> {
+fn leave_when_interrupted(
+    screen: Screen,
+    peer: PeerHandle,
+    monitor: Option<Arc<SweepMonitor>>,
+) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot wait for signals")?;
     let wait = move || {
@@ -205,6 +243,9 @@ fn leave_when_interrupted(screen: Screen, peer: PeerHandle) -> anyhow::Result<()
         // It waits for the reader of the output, if that does not read.
         if thread::Builder::new().spawn(say).is_ok() {
             let _ = saying.recv_timeout(SAYING_MAX);
+        }
+        if let Some(monitor) = &monitor {
+            monitor.leave();
         }
         peer.leave();
         runtime.block_on(stop_requested_again());

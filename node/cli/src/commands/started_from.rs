@@ -38,6 +38,11 @@ impl StartedFrom {
         Some(Self { path: std::path::absolute(path).ok()?, text })
     }
 
+    /// The text of the file, as it was then.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Keeps it in a data directory, for a later `resume` of `run`. If that fails, a changed file goes unnoticed then.
     pub(super) fn keep(&self, directory: &Path, run: RunId) {
         let stored = StoredFile { run: run.to_string(), file: self.clone() };

@@ -487,7 +487,7 @@ pub(super) fn set_program(program: Vec<String>) {
 }
 
 /// The executable of this program, and the arguments before those of a command.
-fn this_program() -> anyhow::Result<(PathBuf, &'static [String])> {
+pub(super) fn this_program() -> anyhow::Result<(PathBuf, &'static [String])> {
     match PROGRAM.get().and_then(|program| program.split_first()) {
         Some((executable, before)) => Ok((executable.into(), before)),
         None => Ok((std::env::current_exe().context("cannot find this program itself")?, &[])),

@@ -169,12 +169,17 @@ impl SweepProgram {
     async fn read(&mut self, clock: &Clock, own: Option<(usize, f64)>) -> Result<(), Interrupted> {
         let rows = clock.pull(0..self.states.len() as u64).expect("the table has a row for each job");
         self.states = states(&rows.await?, self.states.len());
+        self.show(own);
+        Ok(())
+    }
+
+    /// Decides the jobs that follow from the rows, and tells the host.
+    fn show(&mut self, own: Option<(usize, f64)>) {
         let results: Vec<Option<TrialResult>> = self.states.iter().map(|state| done(*state)).collect();
         self.schedule.extend(&results);
         let claimed = self.states.iter().filter(|state| matches!(state, JobState::Claimed(_))).count();
         let progress = SweepProgress { schedule: &self.schedule, results: &results, claimed, own };
         self.input.host.show(&progress);
-        Ok(())
     }
 
     /// Reads, claims and waits until this turn has a job; `None` if it has none for long, or all jobs are done.
@@ -207,6 +212,7 @@ impl SweepProgram {
         let job = self.schedule.jobs()[number];
         let (samples, epochs) =
             (self.input.specification.samples(job), self.input.specification.epochs(job));
+        self.show(Some((number, 0.0)));
         let input = Arc::clone(&self.input);
         let mut training = clock.compute(1, move || input.trial(job.trial)).await?;
         loop {

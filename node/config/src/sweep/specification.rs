@@ -276,6 +276,16 @@ impl SweepSpecification {
         assignments(&self.sweep.keys, self.trials[trial].values.iter())
     }
 
+    /// The keys and values of a trial, for JSON.
+    #[must_use]
+    pub fn trial_values(&self, trial: usize) -> Vec<(String, serde_json::Value)> {
+        let value = |text: &String| {
+            let parsed = format!("value = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("value"));
+            parsed.and_then(|value| serde_json::to_value(value).ok()).unwrap_or_default()
+        };
+        self.sweep.keys.iter().cloned().zip(self.trials[trial].values.iter().map(value)).collect()
+    }
+
     /// How many epochs a job trains.
     #[must_use]
     pub fn epochs(&self, job: Job) -> u64 {
