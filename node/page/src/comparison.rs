@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use super::axis::AxisScale;
+use super::frame::Frame;
 use super::svg::{Drawing, Escaped, HUES, LEFT, Px, RIGHT, stroke};
 use super::{add, head, reproduce_with, section};
 
@@ -103,7 +104,7 @@ type Reading = fn(&Point) -> f64;
 type Axis = fn(f64) -> AxisScale;
 
 impl QualityMetric {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Accuracy => "Accuracy",
             Self::Loss => "Loss",
@@ -111,7 +112,7 @@ impl QualityMetric {
         }
     }
 
-    fn axis(self, low: f64, high: f64) -> AxisScale {
+    pub(crate) fn axis(self, low: f64, high: f64) -> AxisScale {
         match self {
             Self::Accuracy => AxisScale::covering(low, high, 6),
             Self::Loss | Self::TrainingLoss => AxisScale::of_losses(low, high, 6),
@@ -119,7 +120,7 @@ impl QualityMetric {
     }
 }
 
-fn table(page: &mut String, rows: &[Vec<String>]) {
+pub(crate) fn table(page: &mut String, rows: &[Vec<String>]) {
     page.push_str("<table>\n");
     for (index, row) in rows.iter().enumerate() {
         let cell = if index == 0 { "th" } else { "td" };
@@ -143,23 +144,12 @@ fn picture(comparison: &Comparison<'_>, label: &str, reading: Reading, axis: Axi
     let mut drawing = Drawing::default();
     let top = key(&mut drawing, comparison.trainings) + 16.0;
     let bottom = top + HEIGHT;
-    let (x, y) = (
-        |value: f64| LEFT + (RIGHT - LEFT) * sideways.part(value),
-        |value: f64| bottom - (bottom - top) * values.part(value),
-    );
-    for (value, words) in &values.ticks {
-        drawing.line("grid", (LEFT, y(*value)), (RIGHT, y(*value)));
-        drawing.text("tick end", LEFT - 8.0, y(*value) + 4.0, words);
-    }
-    for (value, words) in &sideways.ticks {
-        drawing.line("axis", (x(*value), bottom), (x(*value), bottom + 4.0));
-        drawing.text("tick mid", x(*value), bottom + 16.0, words);
-    }
-    drawing.line("axis", (LEFT, bottom), (RIGHT, bottom));
+    let frame = Frame { values: &values, sideways: &sideways, top, bottom };
+    frame.draw(&mut drawing);
     for (index, training) in comparison.trainings.iter().enumerate() {
         for course in &training.courses {
             let course = course.iter().filter(|point| point.worth.is_finite());
-            let places: Vec<(f64, f64)> = course.map(|point| (x(reading(point)), y(point.worth))).collect();
+            let places: Vec<(f64, f64)> = course.map(|point| (frame.x(reading(point)), frame.y(point.worth))).collect();
             line(&mut drawing, index, training.name, &places);
         }
     }

@@ -1,7 +1,8 @@
 //! Pages: self-contained HTML files with SVG pictures.
 //!
 //! A page opens from disk, can be printed, follows the browser's light or dark mode, and loads nothing. Its pictures consist of the
-//! marks in [`svg`] along the axes in [`axis`]. [`comparison`] is a complete page, for simulated and for real runs.
+//! marks in [`svg`] along the axes in [`axis`]. [`comparison`] is a complete page, for simulated and for real runs;
+//! [`sweep`] is another one, for the trials of a sweep.
 //!
 //! # Not here
 //! The report of a simulated run: it is part of the simulator, and uses the same marks and axes.
@@ -14,8 +15,10 @@ use self::svg::Escaped;
 
 pub mod axis;
 pub mod comparison;
+mod frame;
 pub mod pairing;
 pub mod svg;
+pub mod sweep;
 
 /// The start of a page, up to the beginning of its body. `style` is CSS in addition to the common one.
 #[must_use]

@@ -32,9 +32,8 @@ use super::run::{Surroundings, run};
 use super::started_from::StartedFrom;
 use super::{compare, files, resume};
 use crate::terminal::{OutputFormat, complain, emit, print_line};
-use display::Conclusion;
 use local_peers::LocalPeersPlan;
-use monitor::SweepMonitor;
+use monitor::{KnownSweep, SweepMonitor};
 
 pub(super) mod display;
 pub(super) mod local_peers;
@@ -211,7 +210,7 @@ fn with_seed(text: &str, seed: u64) -> anyhow::Result<String> {
 
 /// Writes the page and the best run file, if they are wanted and the sweep has a result.
 fn write_files(monitor: &SweepMonitor, wanted: &WantedFiles, format: OutputFormat) -> anyhow::Result<()> {
-    let Some(Conclusion { specification, snapshot }) = monitor.conclusion() else { return Ok(()) };
+    let Some(KnownSweep { specification, snapshot }) = monitor.conclusion() else { return Ok(()) };
     let write = |what: &str, path: &Path, text: String| {
         std::fs::write(path, text).with_context(|| format!("cannot write {}; give another path", path.display()))?;
         match format {

@@ -11,7 +11,7 @@
 //! # How it works
 //! - **Grid and random** have one rung: all trials, in order.
 //! - **Successive halving** decides all jobs of a rung at once, when all results of the rung below are known.
-//! - **ASHA** does not wait for a whole rung. A trial goes on when it is among the best part of the results of its rung so far. If there is
+//! - **ASHA** takes trials in an order that has nothing to do with their values, since a grid often goes from bad values to good ones. It does not wait for a whole rung. A trial goes on when it is among the best part of the results of its rung so far. If there is
 //!   none, a new trial begins. Usually "so far" depends on who is fastest. Here job k is decided by the results of the jobs before
 //!   k - P + 1 only, with P = [`parallel`](Strategy::Asha::parallel). If they give nothing to do, the results of one more job count, then
 //!   of another one, in the order of their numbers. So the jobs are the same for any number of workers, and up to P of them work at once.
@@ -23,6 +23,7 @@
 //! Jamieson and Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization*, 2016. Li et al., *A System for
 //! Massively Parallel Hyperparameter Tuning*, 2020, algorithm 2: there, workers ask in any order; here, in the order of jobs.
 
+use peergrad_protocol::cursor::permutation;
 use serde::{Deserialize, Serialize};
 
 use super::results::TrialResult;
@@ -67,6 +68,8 @@ pub struct Schedule {
     trial_count: usize,
     jobs: Vec<Job>,
     is_complete: bool,
+    /// The order in which ASHA begins trials, shape (trials).
+    order: Vec<u32>,
 }
 
 impl Strategy {
@@ -112,7 +115,8 @@ impl Schedule {
     /// No job is decided yet.
     #[must_use]
     pub fn new(strategy: Strategy, trial_count: usize) -> Self {
-        Self { strategy, trial_count, jobs: Vec::new(), is_complete: false }
+        let order = permutation(ORDER_SEED, 0, trial_count as u32);
+        Self { strategy, trial_count, jobs: Vec::new(), is_complete: false, order }
     }
 
     /// The jobs that are decided, by their numbers.
@@ -182,7 +186,7 @@ impl Schedule {
             let promoted = (0..rungs - 1).rev().find_map(|rung| self.promoted(rung, known, eta, results));
             let next = promoted.or_else(|| {
                 let begun = self.jobs.iter().filter(|job| job.rung == 0).count();
-                (begun < self.trial_count).then_some(Job { trial: begun, rung: 0 })
+                self.order.get(begun).map(|trial| Job { trial: *trial as usize, rung: 0 })
             });
             if let Some(job) = next {
                 self.jobs.push(job);
@@ -227,6 +231,8 @@ impl Schedule {
     }
 }
 
+/// Any number: the order of trials is the same in all sweeps of so many.
+const ORDER_SEED: u64 = 1;
 /// The most rungs, unless the user gives their number: more of them judge trials by very few epochs.
 pub const RUNGS_DEFAULT_MAX: usize = 3;
 /// The most rungs that a user may give.

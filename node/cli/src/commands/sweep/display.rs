@@ -5,19 +5,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use peergrad_config::sweep::SweepSpecification;
 
-use super::monitor::{SweepMonitor, SweepSnapshot};
+use super::monitor::{KnownSweep, SweepMonitor};
 use super::table;
 use crate::commands::progress::{LiveText, Screen};
 use crate::terminal::{OutputFormat, emit, print_line};
-
-/// A sweep, and what is known of it.
-#[derive(Clone, Debug)]
-pub(in crate::commands) struct Conclusion {
-    pub(super) specification: Arc<SweepSpecification>,
-    pub(super) snapshot: SweepSnapshot,
-}
 
 /// Shows what a monitor learns, on a thread of its own: the reader of the output may be slow.
 pub(in crate::commands) struct SweepDisplay {
@@ -43,7 +35,7 @@ impl SweepDisplay {
         self.monitor.close();
         // A panic there is reported by its thread.
         let _ = self.thread.join();
-        let Some(Conclusion { specification, snapshot }) = self.monitor.conclusion() else { return false };
+        let Some(KnownSweep { specification, snapshot }) = self.monitor.conclusion() else { return false };
         if has_ended {
             match self.format {
                 OutputFormat::Json => emit(&table::sweep_object(&specification, &snapshot)),
@@ -80,7 +72,7 @@ impl Shown {
         }
     }
 
-    fn show(&mut self, Conclusion { specification, snapshot }: &Conclusion) {
+    fn show(&mut self, KnownSweep { specification, snapshot }: &KnownSweep) {
         let new: Vec<_> = snapshot.done().filter(|(number, ..)| self.results.insert(*number)).collect();
         if self.format == OutputFormat::Text && self.screen.is_terminal() {
             let live = self.live.get_or_insert_with(|| self.screen.live_text());

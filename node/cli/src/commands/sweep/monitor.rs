@@ -8,8 +8,6 @@ use std::time::Duration;
 use peergrad_config::sweep::{Job, SweepHost, SweepProgress, SweepSpecification, TrialResult};
 use peergrad_net::MonotonicClock;
 
-use super::display::Conclusion;
-
 /// The process around a worker, for the worker; and the worker, for the process.
 #[derive(Debug, Default)]
 pub(in crate::commands) struct SweepMonitor {
@@ -26,6 +24,13 @@ struct MonitorState {
     /// Counts the changes.
     version: u64,
     is_closed: bool,
+}
+
+/// A sweep, and what is known of it.
+#[derive(Clone, Debug)]
+pub(super) struct KnownSweep {
+    pub(super) specification: Arc<SweepSpecification>,
+    pub(super) snapshot: SweepSnapshot,
 }
 
 /// What is known of a sweep at one moment.
@@ -99,7 +104,7 @@ impl SweepMonitor {
     }
 
     /// Waits for what is newer than `seen`, and returns it with its version. `None` once no more is to come.
-    pub(super) fn wait(&self, seen: u64) -> Option<(u64, Conclusion)> {
+    pub(super) fn wait(&self, seen: u64) -> Option<(u64, KnownSweep)> {
         let is_old = |state: &mut MonitorState| state.version == seen && !state.is_closed;
         let state =
             self.is_changed.wait_while(self.held(), is_old).unwrap_or_else(PoisonError::into_inner);
@@ -107,14 +112,14 @@ impl SweepMonitor {
             return None;
         }
         let specification = Arc::clone(state.specification.as_ref()?);
-        Some((state.version, Conclusion { specification, snapshot: state.newest.clone() }))
+        Some((state.version, KnownSweep { specification, snapshot: state.newest.clone() }))
     }
 
     /// The sweep and what is known of it; `None` if the run is none.
-    pub(super) fn conclusion(&self) -> Option<Conclusion> {
+    pub(super) fn conclusion(&self) -> Option<KnownSweep> {
         let state = self.held();
         let specification = Arc::clone(state.specification.as_ref()?);
-        Some(Conclusion { specification, snapshot: state.newest.clone() })
+        Some(KnownSweep { specification, snapshot: state.newest.clone() })
     }
 
     fn held(&self) -> MutexGuard<'_, MonitorState> {
