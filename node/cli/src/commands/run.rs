@@ -13,8 +13,9 @@ use peergrad_core::program::loader::Loader;
 use peergrad_embed::text::command_name::command_name;
 use peergrad_embed::{Connectivity, DataSource, DirectoryChoice, Peer, PeerEvent, PeerHandle, PeerOptions};
 use peergrad_net::{Mdns, random_bytes};
-use peergrad_protocol::invite::Secret;
+use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::limits::MEMBERS_MAX;
+use peergrad_protocol::message::Contact;
 
 use super::Training;
 use super::arguments::{
@@ -161,6 +162,8 @@ pub(super) fn run(
 ) -> anyhow::Result<ExitCode> {
     let Surroundings { started_from, monitor, local_peers } = surroundings;
     let format = OutputFormat::of_flag(arguments.json);
+    let secret = options.secret;
+    let resumed = if let StartMode::Join { run } = &options.start_mode { *run } else { None };
     let mut peer = Peer::start(with_arguments(options, arguments)?)?;
     let (handle, started) = (peer.handle(), peer.start_report());
     if let (Some(file), Some(run)) = (started_from, started.founded) {
@@ -173,7 +176,9 @@ pub(super) fn run(
         report.invite(&invite.to_string(), &run);
     }
     let directory = started.directory.clone();
-    let others = local_peers.start(&directory, handle.invite().map(|invite| invite.to_string()))?;
+    let contact = Contact { peer: started.peer, addresses: started.addresses.clone() };
+    let of_resumed = resumed.map(|run| Invite { run, secret, contacts: vec![contact] });
+    let others = local_peers.start(&directory, handle.invite().or(of_resumed))?;
     let screen = report.screen();
     let display = monitor.clone().map(|monitor| SweepDisplay::start(monitor, screen, format)).transpose()?;
     leave_when_interrupted(report.screen(), handle, monitor.clone())?;

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use peergrad_embed::threads_of_one;
+use peergrad_protocol::invite::Invite;
 use serde_json::json;
 
 use crate::commands::arguments::PeerArguments;
@@ -29,8 +30,6 @@ pub(in crate::commands) struct LocalPeersPlan {
     /// How much memory each may take, in bytes.
     max_memory: Option<u64>,
     format: Option<OutputFormat>,
-    /// Whether they continue a sweep.
-    is_resumed: bool,
 }
 
 /// The processes. Dropping them kills them.
@@ -43,33 +42,29 @@ impl LocalPeersPlan {
     pub(super) fn of(peers: u32, data: Option<PathBuf>, peer: &PeerArguments) -> Self {
         let format = Some(OutputFormat::of_flag(peer.json));
         let (listen, max_memory) = (peer.listen, peer.max_memory);
-        Self { count: peers.saturating_sub(1), data, listen, max_memory, format, is_resumed: false }
+        Self { count: peers.saturating_sub(1), data, listen, max_memory, format }
     }
 
     /// For a sweep that goes on: the peers that have a directory below the first one's, at least `peers` with the first one.
     pub(super) fn resumed(peers: u32, directory: &Path, peer: &PeerArguments) -> Self {
         let there = (2..).take_while(|number| directory_of(directory, *number).exists()).count() as u32;
-        let plan = Self::of(peers.max(there + 1), None, peer);
-        Self { is_resumed: true, ..plan }
+        Self::of(peers.max(there + 1), None, peer)
     }
 
     /// Starts them. `directory` is that of the first peer, and `invite` its invite.
     pub(in crate::commands) fn start(
         &self,
         directory: &Path,
-        invite: Option<String>,
+        invite: Option<Invite>,
     ) -> anyhow::Result<LocalPeers> {
         let mut peers = LocalPeers { processes: Vec::new() };
         if self.count == 0 {
             return Ok(peers);
         }
+        let invite = invite.context("there is no invite for more peers yet: leave `--peers` out")?.to_string();
         for number in 2..=self.count + 1 {
-            let own = directory_of(directory, number);
-            let process = match (&invite, self.is_resumed && own.exists()) {
-                (_, true) => self.spawn(&["resume"], &own, "")?,
-                (Some(invite), false) => self.spawn(&["join", "-"], &own, invite)?,
-                (None, false) => bail!("there is no invite yet for more peers: join them later with `peer invite`, or leave `--peers` out"),
-            };
+            // Those that were members before still have their records there.
+            let process = self.spawn(&directory_of(directory, number), &invite)?;
             if self.format == Some(OutputFormat::Json) {
                 emit(&json!({"event": "local_peer", "number": number, "process": process.id()}));
             }
@@ -78,10 +73,10 @@ impl LocalPeersPlan {
         Ok(peers)
     }
 
-    fn spawn(&self, command: &[&str], directory: &Path, input: &str) -> anyhow::Result<Child> {
+    fn spawn(&self, directory: &Path, invite: &str) -> anyhow::Result<Child> {
         let (program, before) = this_program()?;
         let mut process = Command::new(program);
-        process.args(before).args(command);
+        process.args(before).args(["join", "-"]);
         process.args(["--json", "--no-mdns", "--port", "0", "--dir"]).arg(directory);
         process.args(["--threads", &threads_of_one(self.count as usize + 1).get().to_string()]);
         if let Some(listen) = self.listen {
@@ -97,7 +92,7 @@ impl LocalPeersPlan {
         let mut process = process.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("cannot start a peer")?;
         let mut stdin = process.stdin.take().expect("piped");
         // If the process has ended already, its own message says why.
-        let _ = stdin.write_all(input.as_bytes());
+        let _ = stdin.write_all(invite.as_bytes());
         Ok(process)
     }
 }
