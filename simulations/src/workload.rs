@@ -10,6 +10,7 @@ use peergrad_config::specification::custom::{CustomLoader, CustomSpecification};
 use peergrad_config::specification::memory::MemoryLimit;
 use peergrad_config::specification::run_file::DataSection;
 use peergrad_config::specification::{BuiltinLoader, DeepBackend, RunFile, SpecificationError, resolve};
+use peergrad_config::sweep::{SweepError, SweepHost, SweepLoader, SweepPlan, SweepSpecification};
 use peergrad_core::io::DataReference;
 use peergrad_core::program::loader::{Loaded, Loader, TrainingConfig};
 use peergrad_core::program::programs::backup_workers::BackupWorkers;
@@ -157,6 +158,28 @@ impl Workload {
         let loader = CustomLoader::new(name, task, program);
         let loaded = loader.load(&specification, None).expect("it was just resolved");
         Ok(Self { specification, data: None, loaded, integers: None, reference: None })
+    }
+
+    /// A sweep over a run file with this text, on a data file. `host` learns what any of the workers reads.
+    ///
+    /// # Errors
+    /// If a setting is not allowed, or the data cannot be used.
+    ///
+    /// # Panics
+    /// The text is no run file.
+    pub fn sweep(
+        text: &str,
+        plan: &SweepPlan,
+        (name, bytes): (&str, &[u8]),
+        host: Arc<dyn SweepHost>,
+    ) -> Result<Self, SweepError> {
+        let run = RunFile::parse(text)?;
+        let (specification, _) = SweepSpecification::resolve(&run, text, plan, name, &bytes.into())?;
+        let specification: Arc<[u8]> = specification.to_bytes()?.into();
+        let loader = SweepLoader { builtin: BuiltinLoader::default(), host };
+        let reference = loader.data(&specification).expect("it was just resolved");
+        let loaded = loader.load(&specification, Some(bytes.into())).expect("it was just resolved");
+        Ok(Self { specification, data: Some(bytes.into()), loaded, integers: None, reference })
     }
 
     /// The same, where each member hands out its gradient in parts.

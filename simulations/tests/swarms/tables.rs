@@ -15,6 +15,7 @@ mod counting;
 mod keys;
 mod lost;
 mod registers;
+mod sweeps;
 mod throughput;
 mod vectors;
 mod ways;

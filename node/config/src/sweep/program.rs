@@ -185,16 +185,19 @@ impl SweepProgram {
     /// Reads, claims and waits until this turn has a job; `None` if it has none for long, or all jobs are done.
     async fn claimed_job(&mut self, context: &Context, clock: &Clock) -> Result<Option<usize>, Interrupted> {
         let turn = Turn { epoch: clock.epoch, sample: clock.samples[0] };
-        for _ in 0..ATTEMPTS_MAX {
+        let mut waits = 0;
+        loop {
             self.read(clock, None).await?;
             match self.action(turn) {
                 Action::Train(job) => return Ok(Some(job)),
+                // Whether the claim stays, only the next read says: the turn must not end before.
                 Action::Claim(job) => {
                     clock.add(row_of(job, turn.addition())).expect("finite numbers for a row of the table");
                     clock.push().await?;
                 }
-                Action::Wait if self.input.host.is_leaving() => return Ok(None),
+                Action::Wait if waits == WAITS_MAX || self.input.host.is_leaving() => return Ok(None),
                 Action::Wait => {
+                    waits += 1;
                     let host = Arc::clone(&self.input.host);
                     clock.compute(PAUSE_COST, move || host.pause()).await?;
                 }
@@ -204,7 +207,6 @@ impl SweepProgram {
                 }
             }
         }
-        Ok(None)
     }
 
     /// Trains a job alone, to its end. `None` if the peer leaves before.
@@ -317,7 +319,7 @@ impl SweepSpecification {
     }
 }
 
-/// How often a worker reads the table in a turn without a job.
-const ATTEMPTS_MAX: usize = 24;
+/// How often a worker waits in a turn without a job.
+const WAITS_MAX: usize = 24;
 /// How many samples a pause takes as long as, where time is simulated.
-const PAUSE_COST: u64 = 1000;
+const PAUSE_COST: u64 = 10;
