@@ -28,6 +28,7 @@ mod resuming;
 mod returning;
 mod status;
 mod strangers;
+mod sweeping;
 mod traffic;
 mod training;
 #[cfg(unix)]

@@ -75,6 +75,10 @@ pub(super) struct SweepArguments {
     /// How many peers to start on this machine, this one included; peers on other machines come on top, with `peer join`
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     peers: u32,
+    /// How many peers to wait for before the first trial, this one and those on other machines included [default: those that this
+    /// machine starts]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with = "resume")]
+    wait_for: Option<u32>,
     /// Write a page with pictures of all results to this HTML file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -123,7 +127,8 @@ pub(super) fn sweep(arguments: SweepArguments, deep: &DeepDevices) -> anyhow::Re
 /// Starts a new sweep.
 fn start_sweep(arguments: SweepArguments, deep: &DeepDevices) -> anyhow::Result<ExitCode> {
     let plan = arguments.plan()?;
-    let SweepArguments { run_file: path, peers, report, best, secret_file, mut peer, seed, .. } = arguments;
+    let SweepArguments { run_file: path, peers, wait_for, report, best, secret_file, mut peer, seed, .. } =
+        arguments;
     let path = path.context("give a run file: `peer sweep run.toml --vary KEY=VALUES`")?;
     let text = files::read_text(&path)?;
     let run_file = super::run::read_run_file(&path, seed)?;
@@ -147,7 +152,7 @@ fn start_sweep(arguments: SweepArguments, deep: &DeepDevices) -> anyhow::Result<
         peer.threads = Some(peer.threads.unwrap_or_else(|| threads_of_one(peers as usize).into()));
     }
     let bytes = specification.to_bytes()?;
-    let options = PeerOptions::new_run(&run_file, bytes.into(), peers as usize, loader);
+    let options = PeerOptions::new_run(&run_file, bytes.into(), peers.max(wait_for.unwrap_or(1)) as usize, loader);
     let data_path = files::data_path(&path, name);
     let local_peers = LocalPeersPlan::of(peers, data_path.clone(), &peer);
     let data = DataSource::loaded(data, data_path);
