@@ -96,6 +96,12 @@ impl StoppedPeer {
         self.record.view.run
     }
 
+    /// The specification of that run.
+    #[must_use]
+    pub fn specification(&self) -> &[u8] {
+        &self.record.definition.specification
+    }
+
     /// Its newest checkpoint of that run, if there is one, and those that cannot be read.
     #[must_use]
     pub fn newest_checkpoint(&self) -> (Option<SavedCheckpoint>, Vec<Damaged>) {

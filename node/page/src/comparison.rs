@@ -149,7 +149,8 @@ fn picture(comparison: &Comparison<'_>, label: &str, reading: Reading, axis: Axi
     for (index, training) in comparison.trainings.iter().enumerate() {
         for course in &training.courses {
             let course = course.iter().filter(|point| point.worth.is_finite());
-            let places: Vec<(f64, f64)> = course.map(|point| (frame.x(reading(point)), frame.y(point.worth))).collect();
+            let places: Vec<(f64, f64)> =
+                course.map(|point| (frame.x(reading(point)), frame.y(point.worth))).collect();
             line(&mut drawing, index, training.name, &places);
         }
     }

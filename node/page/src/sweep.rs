@@ -61,7 +61,8 @@ pub fn render(sweep: &SweepPage<'_>) -> String {
     add(&mut page, format_args!("<p class=\"about\">{}</p>\n", Escaped(sweep.about)));
     for (index, key) in sweep.keys.iter().enumerate() {
         let title = format!("{} against {}", sweep.worth.name(), key.name);
-        let how = "A dot is a training; a filled one is the best. The colour is that of the number of epochs.";
+        let how =
+            "A dot is a training; a filled one is the best. The colour is that of the number of epochs.";
         section(&mut page, &Escaped(&title).to_string(), how, &key_picture(sweep, index, key, &title));
     }
     if sweep.rungs.len() > 1 {
@@ -77,7 +78,8 @@ pub fn render(sweep: &SweepPage<'_>) -> String {
 /// The axis of the results; `None` if there are none.
 fn worth_axis(sweep: &SweepPage<'_>) -> Option<AxisScale> {
     let worths = sweep.points.iter().map(|point| point.worth).filter(|worth| worth.is_finite());
-    let (low, high) = worths.fold((f64::MAX, f64::MIN), |(low, high), worth| (low.min(worth), high.max(worth)));
+    let (low, high) =
+        worths.fold((f64::MAX, f64::MIN), |(low, high), worth| (low.min(worth), high.max(worth)));
     (low <= high).then(|| sweep.worth.axis(low, high))
 }
 
@@ -89,7 +91,8 @@ fn key_axis(points: &[TrialPoint], index: usize, key: &SweptKey) -> AxisScale {
         return AxisScale { low: -0.5, high: key.choices.len() as f64 - 0.5, ticks, is_logarithmic: false };
     }
     let values = points.iter().map(|point| point.values[index]);
-    let (low, high) = values.fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
+    let (low, high) =
+        values.fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
     if low > 0.0 && high > low * LINEAR_FACTOR_MAX {
         AxisScale::by_factors(low, high)
     } else {
@@ -178,7 +181,14 @@ mod tests {
 
     fn point(trial: usize, rung: usize, rate: f64, worth: f64) -> TrialPoint {
         let label = format!("trial {trial} <rate {rate}>");
-        TrialPoint { trial, label, values: vec![rate, (trial % 2) as f64], rung, worth, is_best: trial == 1 && rung == 1 }
+        TrialPoint {
+            trial,
+            label,
+            values: vec![rate, (trial % 2) as f64],
+            rung,
+            worth,
+            is_best: trial == 1 && rung == 1,
+        }
     }
 
     fn page(points: &[TrialPoint], rungs: &[u64]) -> String {

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::process::{Ended, LOCAL, Process, TestFolder, invite_of, is_change};
 
-const RUN: &str = "epochs = 9\n[data]\nfile = \"digits\"\n[model]\nhidden = [16]\n[checkpoints]\nseconds = 1\n";
+const RUN: &str =
+    "epochs = 9\n[data]\nfile = \"digits\"\n[model]\nhidden = [16]\n[checkpoints]\nseconds = 1\n";
 const VARY: [&str; 4] = ["--vary", "optimizer.rate=1e-4..1e-1:log:4", "--vary", "batch=32,64,128"];
 
 fn place(run: &str) -> TestFolder {
@@ -45,9 +46,9 @@ fn own_samples(ended: &Ended) -> u64 {
     result(ended)["own_samples"].as_u64().expect("a number")
 }
 
-/// A training that takes as long as the others in it allow others to notice it.
+/// Trainings that last for a while.
 fn longer() -> String {
-    RUN.replace("epochs = 9", "epochs = 120")
+    RUN.replace("epochs = 9", "epochs = 400")
 }
 
 #[test]
@@ -82,12 +83,21 @@ fn halving_finds_a_best_trial_with_less_than_half_of_the_samples() {
         let found = sweep(
             &place,
             strategy,
-            &[&vary[..], &["--strategy", strategy], more.iter().flatten().copied().collect::<Vec<_>>().as_slice()].concat(),
+            &[
+                &vary[..],
+                &["--strategy", strategy],
+                more.iter().flatten().copied().collect::<Vec<_>>().as_slice(),
+            ]
+            .concat(),
         )
         .end();
         let (samples, all) = (&result(&found)["samples"], &result(&found)["samples_of_all"]);
         let part = samples.as_f64().expect("a number") / all.as_f64().expect("a number");
-        println!("{strategy}: {:.4} with {part:.3} of the samples, grid {:.4}", accuracy(&found), accuracy(&grid));
+        println!(
+            "{strategy}: {:.4} with {part:.3} of the samples, grid {:.4}",
+            accuracy(&found),
+            accuracy(&grid)
+        );
         assert!(accuracy(&found) >= accuracy(&grid) - 0.005, "{strategy}");
         assert!(part <= 0.5 || strategy == "asha", "{part} of the samples");
         assert_eq!(result(&found)["best"]["epochs"], 40);
@@ -116,7 +126,7 @@ fn a_killed_peer_leaves_no_trial_out_and_none_counts_twice() {
 #[cfg(unix)]
 #[test]
 fn processes_on_this_machine_are_peers_too_and_a_stopped_sweep_goes_on() {
-    let place = place(&RUN.replace("epochs = 9", "epochs = 400"));
+    let place = place(&longer());
     let mut first = sweep(&place, "first", &[&VARY[..], &["--peers", "3"]].concat());
     let mut processes = Vec::new();
     for _ in 0..2 {
@@ -133,8 +143,11 @@ fn processes_on_this_machine_are_peers_too_and_a_stopped_sweep_goes_on() {
     signal("STOP");
     signal("KILL");
     let events = first.end().events;
-    let known: BTreeSet<u64> =
-        events.iter().filter(|event| event["event"] == "trial").filter_map(|event| event["trial"].as_u64()).collect();
+    let known: BTreeSet<u64> = events
+        .iter()
+        .filter(|event| event["event"] == "trial")
+        .filter_map(|event| event["trial"].as_u64())
+        .collect();
     assert!(known.len() < 12 && before.is_some_and(|trial| known.contains(&trial)), "{known:?}");
     let best = ["--resume", "--best", "best.toml", "--report", "page.html"];
     let ended = sweep(&place, "first", &best).end();
@@ -153,7 +166,19 @@ fn processes_on_this_machine_are_peers_too_and_a_stopped_sweep_goes_on() {
 #[test]
 fn people_get_a_line_for_each_trial_and_a_table() {
     let place = place(RUN);
-    let arguments = ["sweep", "run.toml", "--vary", "model.hidden=[8],[16]", "--no-mdns", "--listen", "127.0.0.1", "--port", "0", "--dir", "d"];
+    let arguments = [
+        "sweep",
+        "run.toml",
+        "--vary",
+        "model.hidden=[8],[16]",
+        "--no-mdns",
+        "--listen",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--dir",
+        "d",
+    ];
     let ended = place.ask(&arguments);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("trial 1 (model.hidden = [8]), 9 epochs: accuracy 0."), "{}", ended.stderr);
@@ -161,12 +186,16 @@ fn people_get_a_line_for_each_trial_and_a_table() {
     let lines: Vec<&str> = ended.stdout.lines().collect();
     assert!(lines[0].starts_with("trial  model.hidden  epochs  accuracy"), "{}", ended.stdout);
     assert!(lines[3].starts_with("best: trial 2 (model.hidden = [16])"), "{}", ended.stdout);
-    assert!(lines[4].starts_with("2 trainings on 25,884 samples, 2 of them by this peer"), "{}", ended.stdout);
+    assert!(
+        lines[4].starts_with("2 trainings on 25,884 samples, 2 of them by this peer"),
+        "{}",
+        ended.stdout
+    );
 }
 
 #[test]
 fn a_sweep_that_makes_no_sense_is_refused_before_anything_starts() {
-    let place = place(RUN);
+    let place = place(&RUN.replace("epochs = 9", "epochs = 100000"));
     place.write("local.toml", format!("{RUN}[sync]\nkind = \"local\"\n"));
     let rate = "optimizer.rate=0.1,0.2";
     let cases: [(&[&str], &str); 13] = [
@@ -198,6 +227,11 @@ fn a_sweep_that_makes_no_sense_is_refused_before_anything_starts() {
         let Ended { code, stderr, .. } = place.ask(&[&["sweep"], arguments].concat());
         assert!(code == Some(2) && stderr.contains(words), "{words}: {stderr}");
     }
+    let mut run = place.start("run", 1, &[]);
+    run.wait_for("saved");
+    run.kill();
+    let other = place.ask(&["sweep", "--resume", "--dir", "run"]);
+    assert!(other.failure().contains("was no sweep"), "{}", other.stderr);
     let nothing = place.ask(&["sweep", "--resume", "--dir", "nothing"]);
     assert!(nothing.failure().contains("--dir DIR names a data directory"), "{}", nothing.stderr);
 }

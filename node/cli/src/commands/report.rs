@@ -310,7 +310,8 @@ impl Report {
         if let Some(progress) = &self.progress {
             progress.close();
         }
-        if let Ok(Some(SavedModel { steps, earlier_model, .. })) = &outcome.model {
+        if let (Ok(Some(SavedModel { steps, earlier_model, .. })), false) = (&outcome.model, self.has_display)
+        {
             if let Some(earlier) = earlier_model {
                 self.say(&format!("moved the model of an earlier run to {}", earlier.display()));
             }
@@ -322,18 +323,9 @@ impl Report {
         }
         // The last message, since readers of the JSON output stop here.
         match (&outcome.result, &outcome.state) {
+            (Ok(()), Some(_)) if self.has_display && self.format == OutputFormat::Text => {}
             (Ok(()), Some(state)) => self.summary(state),
             (Ok(()), None) => {}
-            (Err(Failure::Left), state) if outcome.has_handed_over => self.left(state.as_ref()),
-            (Err(failure @ Failure::Left), _) => self.stopped(&failure.to_string()),
-            (Err(failure), _) => self.failed(&failure.to_string()),
-        }
-    }
-
-    /// Prints how a sweep has ended at this peer, whose results are shown elsewhere.
-    pub(super) fn outcome_of_sweep(&self, outcome: &Outcome) {
-        match (&outcome.result, &outcome.state) {
-            (Ok(()), _) => {}
             (Err(Failure::Left), state) if outcome.has_handed_over => self.left(state.as_ref()),
             (Err(failure @ Failure::Left), _) => self.stopped(&failure.to_string()),
             (Err(failure), _) => self.failed(&failure.to_string()),

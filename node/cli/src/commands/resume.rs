@@ -23,14 +23,14 @@ pub(super) fn resume(
     arguments: ResumeArguments,
     loader: impl FnOnce(&PeerArguments) -> anyhow::Result<PeerLoader>,
 ) -> anyhow::Result<ExitCode> {
-    resume_with(arguments, loader, |_, _, _| ())
+    resume_with(arguments, loader, |_, _, _| Ok(()))
 }
 
-/// As `peer resume`; `prepare` may change what belongs to the peer, whose data directory it gets.
+/// As `peer resume`; `prepare` may change what belongs to the peer, or refuse to continue its run.
 pub(super) fn resume_with(
     arguments: ResumeArguments,
     loader: impl FnOnce(&PeerArguments) -> anyhow::Result<PeerLoader>,
-    prepare: impl FnOnce(&mut Surroundings, &PeerArguments, &Path),
+    prepare: impl FnOnce(&mut Surroundings, &PeerArguments, &StoppedPeer) -> anyhow::Result<()>,
 ) -> anyhow::Result<ExitCode> {
     let ResumeArguments { extra, alone, data, mut peer } = arguments;
     if let Some(extra) = extra {
@@ -51,11 +51,10 @@ pub(super) fn resume_with(
     }
     let PeerLoader { loader, monitor } = loader(&peer)?;
     let data = DataSource::search(data.or_else(|| started_from.as_ref()?.data_path()));
-    let directory = stopped.directory().to_owned();
+    let mut surroundings = Surroundings { started_from, monitor, ..Surroundings::default() };
+    prepare(&mut surroundings, &peer, &stopped)?;
     let options = if alone { resume_alone(stopped, loader)? } else { stopped.resume(loader)? };
     // With `--alone`, a new run begins with the values of the old one.
-    let mut surroundings = Surroundings { started_from, monitor, ..Surroundings::default() };
-    prepare(&mut surroundings, &peer, &directory);
     run(PeerOptions { data, ..options }, peer, surroundings)
 }
 

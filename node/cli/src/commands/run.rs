@@ -124,7 +124,11 @@ fn found(
         None => Secret(random_bytes()),
     };
     let options = PeerOptions::new_run(run_file, specification.into(), peers, loader);
-    run(PeerOptions { secret, data, ..options }, peer, Surroundings { started_from, ..Surroundings::default() })
+    run(
+        PeerOptions { secret, data, ..options },
+        peer,
+        Surroundings { started_from, ..Surroundings::default() },
+    )
 }
 
 pub(super) fn join(
@@ -196,12 +200,10 @@ pub(super) fn run(
             PeerEvent::Panicked(reason) => bail!("the peer stopped unexpectedly: {reason}"),
         }
     };
-    let was_sweep = display.is_some_and(|display| display.finish(outcome.is_success()));
-    if was_sweep && !format.is_json() {
-        report.outcome_of_sweep(&outcome);
-    } else {
-        report.outcome(&outcome, &directory);
+    if let Some(display) = display {
+        display.finish(outcome.is_success());
     }
+    report.outcome(&outcome, &directory);
     drop(others);
     let code = if outcome.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     // The outcome is reported even if saving has failed.

@@ -152,14 +152,18 @@ fn start_sweep(arguments: SweepArguments, deep: &DeepDevices) -> anyhow::Result<
         peer.threads = Some(peer.threads.unwrap_or_else(|| threads_of_one(peers as usize).into()));
     }
     let bytes = specification.to_bytes()?;
-    let options = PeerOptions::new_run(&run_file, bytes.into(), peers.max(wait_for.unwrap_or(1)) as usize, loader);
+    let options =
+        PeerOptions::new_run(&run_file, bytes.into(), peers.max(wait_for.unwrap_or(1)) as usize, loader);
     let data_path = files::data_path(&path, name);
     let local_peers = LocalPeersPlan::of(peers, data_path.clone(), &peer);
     let data = DataSource::loaded(data, data_path);
     let text = if let Some(seed) = seed { with_seed(&text, seed)? } else { text };
     let wanted = WantedFiles { report, best: best.map(|path| (path, text)) };
-    let surroundings =
-        Surroundings { started_from: StartedFrom::read(&path), monitor: Some(Arc::clone(&monitor)), local_peers };
+    let surroundings = Surroundings {
+        started_from: StartedFrom::read(&path),
+        monitor: Some(Arc::clone(&monitor)),
+        local_peers,
+    };
     let format = OutputFormat::of_flag(peer.json);
     let code = run(PeerOptions { secret, data, ..options }, peer, surroundings)?;
     write_files(&monitor, &wanted, format)?;
@@ -178,19 +182,24 @@ fn continue_sweep(arguments: SweepArguments, deep: &DeepDevices) -> anyhow::Resu
         monitor.clone_from(&loader.monitor);
         Ok(loader)
     };
-    let code = resume::resume_with(resumed, loader, |surroundings, peer, directory| {
+    let code = resume::resume_with(resumed, loader, |surroundings, peer, stopped| {
+        if !SweepSpecification::is_one(stopped.specification()) {
+            bail!(
+                "the last run of this machine was no sweep: `peer resume` continues it, and --dir selects another"
+            );
+        }
         text = text.take().or_else(|| surroundings.started_from.as_ref().map(|file| file.text().to_owned()));
-        surroundings.local_peers = LocalPeersPlan::resumed(peers, directory, peer);
+        if best.is_some() && text.is_none() {
+            bail!(
+                "give the run file too: `peer sweep run.toml --resume --best FILE` writes it with the best values"
+            );
+        }
+        surroundings.local_peers = LocalPeersPlan::resumed(peers, stopped.directory(), peer);
+        Ok(())
     })?;
-    let Some(monitor) = monitor.filter(|monitor| monitor.is_sweep()) else {
-        bail!("the last run of this machine was no sweep: `peer resume` continues it, and --dir selects another");
-    };
-    let best = match (best, text) {
-        (Some(path), Some(text)) => Some((path, text)),
-        (Some(_), None) => bail!("give the run file, to write it with the best values: `peer sweep run.toml --resume --best FILE`"),
-        (None, _) => None,
-    };
-    write_files(&monitor, &WantedFiles { report, best }, format)?;
+    if let Some(monitor) = monitor {
+        write_files(&monitor, &WantedFiles { report, best: best.zip(text) }, format)?;
+    }
     Ok(code)
 }
 
@@ -217,9 +226,12 @@ fn with_seed(text: &str, seed: u64) -> anyhow::Result<String> {
 fn write_files(monitor: &SweepMonitor, wanted: &WantedFiles, format: OutputFormat) -> anyhow::Result<()> {
     let Some(KnownSweep { specification, snapshot }) = monitor.conclusion() else { return Ok(()) };
     let write = |what: &str, path: &Path, text: String| {
-        std::fs::write(path, text).with_context(|| format!("cannot write {}; give another path", path.display()))?;
+        std::fs::write(path, text)
+            .with_context(|| format!("cannot write {}; give another path", path.display()))?;
         match format {
-            OutputFormat::Json => emit(&serde_json::json!({"event": what, "file": path.display().to_string()})),
+            OutputFormat::Json => {
+                emit(&serde_json::json!({"event": what, "file": path.display().to_string()}))
+            }
             OutputFormat::Text => print_line(&format!("{what}: {}", path.display())),
         }
         anyhow::Ok(())
@@ -249,7 +261,9 @@ impl SweepArguments {
             (StrategyName::Grid, Some(_)) => {
                 bail!("a grid has all trials: leave `--trials` out, or use `--strategy random`")
             }
-            (StrategyName::Random, None) => bail!("say how many trials to draw: `--strategy random --trials N`"),
+            (StrategyName::Random, None) => {
+                bail!("say how many trials to draw: `--strategy random --trials N`")
+            }
             _ => {}
         }
         let climbs = matches!(name, StrategyName::Halving | StrategyName::Asha);

@@ -158,7 +158,9 @@ impl SweepProgram {
         match (find(JobState::Claimed(turn)), find(JobState::Open)) {
             (Some(own), _) => Action::Train(own),
             (None, Some(open)) => Action::Claim(open),
-            (None, None) if self.schedule.is_complete() && states.iter().all(|state| done(*state).is_some()) => {
+            (None, None)
+                if self.schedule.is_complete() && states.iter().all(|state| done(*state).is_some()) =>
+            {
                 Action::End
             }
             (None, None) => Action::Wait,
@@ -212,8 +214,7 @@ impl SweepProgram {
     /// Trains a job alone, to its end. `None` if the peer leaves before.
     async fn train(&mut self, clock: &Clock, number: usize) -> Result<Option<TrialResult>, Interrupted> {
         let job = self.schedule.jobs()[number];
-        let (samples, epochs) =
-            (self.input.specification.samples(job), self.input.specification.epochs(job));
+        let (samples, epochs) = (self.input.specification.samples(job), self.input.specification.epochs(job));
         self.show(Some((number, 0.0)));
         let input = Arc::clone(&self.input);
         let mut training = clock.compute(1, move || input.trial(job.trial)).await?;
@@ -222,7 +223,9 @@ impl SweepProgram {
             let (after, state) = clock.compute(samples, move || slice(training, epochs, &*host)).await?;
             training = after;
             match state {
-                SliceState::Diverged => return Ok(Some(TrialResult { loss: 0.0, accuracy: None, diverged: true })),
+                SliceState::Diverged => {
+                    return Ok(Some(TrialResult { loss: 0.0, accuracy: None, diverged: true }));
+                }
                 SliceState::Done => break,
                 SliceState::GoesOn if self.input.host.is_leaving() => return Ok(None),
                 SliceState::GoesOn => {
@@ -249,7 +252,9 @@ impl Program for SweepProgram {
         }
         let samples = clock.samples.len() as u64;
         let mut stats = SampleStats { samples, loss: 0.0 };
-        if samples > 0 && let Some(number) = self.claimed_job(context, &clock).await? {
+        if samples > 0
+            && let Some(number) = self.claimed_job(context, &clock).await?
+        {
             let Some(result) = self.train(&clock, number).await? else {
                 // Another worker gets this turn.
                 clock.finish();

@@ -23,6 +23,8 @@
 //! Jamieson and Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter Optimization*, 2016. Li et al., *A System for
 //! Massively Parallel Hyperparameter Tuning*, 2020, algorithm 2: there, workers ask in any order; here, in the order of jobs.
 
+use std::collections::BTreeSet;
+
 use peergrad_protocol::cursor::permutation;
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +69,8 @@ pub struct Schedule {
     strategy: Strategy,
     trial_count: usize,
     jobs: Vec<Job>,
+    /// Those that ASHA has decided.
+    decided: BTreeSet<Job>,
     is_complete: bool,
     /// The order in which ASHA begins trials, shape (trials).
     order: Vec<u32>,
@@ -116,7 +120,8 @@ impl Schedule {
     #[must_use]
     pub fn new(strategy: Strategy, trial_count: usize) -> Self {
         let order = permutation(ORDER_SEED, 0, trial_count as u32);
-        Self { strategy, trial_count, jobs: Vec::new(), is_complete: false, order }
+        let (jobs, decided) = (Vec::new(), BTreeSet::new());
+        Self { strategy, trial_count, jobs, decided, is_complete: false, order }
     }
 
     /// The jobs that are decided, by their numbers.
@@ -190,6 +195,7 @@ impl Schedule {
             });
             if let Some(job) = next {
                 self.jobs.push(job);
+                self.decided.insert(job);
                 return true;
             }
         }
@@ -208,7 +214,7 @@ impl Schedule {
         let ranked = self.ranked(rung, known, results)?;
         let best = ranked.iter().take(ranked.len() / eta);
         let mut next = best.map(|trial| Job { trial: *trial, rung: rung + 1 });
-        next.find(|job| !self.jobs.contains(job))
+        next.find(|job| !self.decided.contains(job))
     }
 
     /// The trials of a rung among the first `known` jobs, the best first. `None` if a result is not known.
@@ -223,8 +229,13 @@ impl Schedule {
     /// The number of the job with the best result at the highest rung that has one; `None` without results.
     #[must_use]
     pub fn best(&self, results: &[Option<TrialResult>]) -> Option<usize> {
-        let done = self.jobs.iter().enumerate().filter_map(|(index, job)| Some((index, job, results.get(index)?.as_ref()?)));
-        let order = |(_, job, result): &(usize, &Job, &TrialResult), (_, other, than): &(usize, &Job, &TrialResult)| {
+        let done = self
+            .jobs
+            .iter()
+            .enumerate()
+            .filter_map(|(index, job)| Some((index, job, results.get(index)?.as_ref()?)));
+        let order = |(_, job, result): &(usize, &Job, &TrialResult),
+                     (_, other, than): &(usize, &Job, &TrialResult)| {
             other.rung.cmp(&job.rung).then_with(|| result.order(than)).then(job.trial.cmp(&other.trial))
         };
         done.min_by(order).map(|(index, ..)| index)
@@ -294,7 +305,11 @@ mod tests {
                     (state % count as u64) as usize
                 };
                 assert_eq!(run(strategy, 27, workers, at_random), alone, "{strategy:?}, {workers} workers");
-                assert_eq!(run(strategy, 27, workers, |count| count - 1), alone, "{strategy:?}, the last first");
+                assert_eq!(
+                    run(strategy, 27, workers, |count| count - 1),
+                    alone,
+                    "{strategy:?}, the last first"
+                );
             }
         }
     }

@@ -106,7 +106,9 @@ pub enum SweepError {
         found: usize,
     },
     /// The text of `--vary` has no values.
-    #[error("`--vary {0}`: give KEY=VALUES, such as `--vary optimizer.rate=0.001,0.01,0.1`; the key is `{0}`")]
+    #[error(
+        "`--vary {0}`: give KEY=VALUES, such as `--vary optimizer.rate=0.001,0.01,0.1`; the key is `{0}`"
+    )]
     NotAVariation(String),
     /// A key cannot vary so.
     #[error("`--vary {key}`: the key `{key}` cannot vary like this: {reason}")]
@@ -117,13 +119,17 @@ pub enum SweepError {
         reason: String,
     },
     /// There are too many trials, or none.
-    #[error("these are {found} trials: a sweep has 1 to {TRIALS_MAX}. Give fewer values, or draw some with `--trials N`")]
+    #[error(
+        "these are {found} trials: a sweep has 1 to {TRIALS_MAX}. Give fewer values, or draw some with `--trials N`"
+    )]
     TrialCount {
         /// The number of trials.
         found: usize,
     },
     /// There are not so many different trials.
-    #[error("only {found} different trials were drawn, in place of {wanted}: lower `--trials`, or give more values")]
+    #[error(
+        "only {found} different trials were drawn, in place of {wanted}: lower `--trials`, or give more values"
+    )]
     TooFewValues {
         /// How many were drawn.
         found: usize,
@@ -194,11 +200,13 @@ impl SweepSpecification {
         let strategy = resolve_strategy(plan.strategy, &keys, values.len(), run.epochs)?;
         let mut trials = Vec::new();
         for values in &values {
-            let (model, training) = resolve_trial(run.seed, &table, &keys, values, &base, data)
-                .map_err(|reason| SweepError::Trial {
-                    number: trials.len() + 1,
-                    values: assignments(&keys, values.iter()),
-                    reason,
+            let (model, training) =
+                resolve_trial(run.seed, &table, &keys, values, &base, data).map_err(|reason| {
+                    SweepError::Trial {
+                        number: trials.len() + 1,
+                        values: assignments(&keys, values.iter()),
+                        reason,
+                    }
                 })?;
             let values = values.iter().map(ToString::to_string).collect();
             trials.push(TrialSettings { values, training, model });
@@ -225,8 +233,9 @@ impl SweepSpecification {
     /// Whether these bytes are the specification of a sweep, of whatever version.
     #[must_use]
     pub fn is_one(bytes: &[u8]) -> bool {
-        let table = std::str::from_utf8(bytes).ok().and_then(|text| text.parse::<Table>().ok());
-        bytes.len() <= SPECIFICATION_BYTES_MAX && table.is_some_and(|table| table.contains_key("sweep"))
+        let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= SPECIFICATION_BYTES_MAX);
+        let table = text.and_then(|text| text.parse::<Table>().ok());
+        table.is_some_and(|table| table.contains_key("sweep"))
     }
 
     /// Reads and checks bytes that [`to_bytes`](Self::to_bytes) made, here or at another peer.
@@ -280,7 +289,8 @@ impl SweepSpecification {
     #[must_use]
     pub fn trial_values(&self, trial: usize) -> Vec<(String, serde_json::Value)> {
         let value = |text: &String| {
-            let parsed = format!("value = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("value"));
+            let parsed =
+                format!("value = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("value"));
             parsed.and_then(|value| serde_json::to_value(value).ok()).unwrap_or_default()
         };
         self.sweep.keys.iter().cloned().zip(self.trials[trial].values.iter().map(value)).collect()
@@ -328,7 +338,8 @@ pub fn run_file_with(text: &str, keys: &[String], values: &[String]) -> Result<S
     let foreign = |error: &dyn std::fmt::Display| SpecificationError::Foreign(error.to_string());
     let mut table: Table = text.parse().map_err(|error: toml::de::Error| foreign(&error))?;
     for (key, value) in keys.iter().zip(values) {
-        let mut parsed: Table = format!("value = {value}").parse().map_err(|error: toml::de::Error| foreign(&error))?;
+        let mut parsed: Table =
+            format!("value = {value}").parse().map_err(|error: toml::de::Error| foreign(&error))?;
         set(&mut table, key, parsed.remove("value").unwrap_or(Value::Boolean(false)));
     }
     toml::to_string(&table).map_err(|error| foreign(&error))
@@ -396,7 +407,8 @@ fn resolve_strategy(
         StrategyChoice::Halving { eta, rungs } | StrategyChoice::Asha { eta, rungs, .. } => (eta, rungs),
     };
     if let Some(key) = keys.iter().find(|key| *key == "epochs") {
-        let reason = "this strategy itself decides how many epochs a trial gets: use `--strategy grid` or `random`";
+        let reason =
+            "this strategy itself decides how many epochs a trial gets: use `--strategy grid` or `random`";
         return Err(SweepError::Key { key: key.clone(), reason: reason.to_owned() });
     }
     let option = |option, found: String, allowed: String| SweepError::Option { option, found, allowed };
@@ -423,9 +435,7 @@ fn resolve_strategy(
 fn is_possible(strategy: &Strategy) -> bool {
     match *strategy {
         Strategy::All {} => true,
-        Strategy::Halving { eta, rungs } => {
-            (2..=ETA_MAX).contains(&eta) && (1..=RUNGS_MAX).contains(&rungs)
-        }
+        Strategy::Halving { eta, rungs } => (2..=ETA_MAX).contains(&eta) && (1..=RUNGS_MAX).contains(&rungs),
         Strategy::Asha { eta, rungs, parallel } => {
             is_possible(&Strategy::Halving { eta, rungs }) && (1..=PARALLEL_MAX).contains(&parallel)
         }
@@ -487,7 +497,10 @@ mod tests {
         assert!(SweepSpecification::is_one(&bytes));
         assert_eq!(SweepSpecification::parse(&bytes).unwrap(), sweep);
         assert!(!SweepSpecification::is_one(&sweep.trial(0).to_bytes().unwrap()));
-        assert_eq!(sweep.trial_text(2), "optimizer.rate = 0.001, model.hidden = [16], optimizer.rule = \"adam\"");
+        assert_eq!(
+            sweep.trial_text(2),
+            "optimizer.rate = 0.001, model.hidden = [16], optimizer.rule = \"adam\""
+        );
         // A trial is the run of a file with its values.
         let file = run_file_with(RUN, &sweep.sweep.keys, &sweep.trials[5].values).unwrap();
         let data = embedded(DIGITS).unwrap();
@@ -522,7 +535,12 @@ mod tests {
         let cases: [(&str, &[&str], StrategyChoice, &[&str]); 9] = [
             (RUN, &[], all, &["nothing varies", "--vary"]),
             (RUN, &["batch=1,2", "batch=3,4"], all, &["`batch`", "given twice"]),
-            (RUN, &["optimizer.rate=0.1,5000000"], all, &["trial 2 (optimizer.rate = 5000000)", "above 0, up to 1000000"]),
+            (
+                RUN,
+                &["optimizer.rate=0.1,5000000"],
+                all,
+                &["trial 2 (optimizer.rate = 5000000)", "above 0, up to 1000000"],
+            ),
             (RUN, &["optimizer.momentum=0.5,0.9"], all, &["trial 1", "optimizer.momentum", "only if `rule`"]),
             (RUN, &["epochs=4,8"], halving(None), &["`epochs`", "--strategy grid"]),
             (RUN, rate, halving(Some(4)), &["`--rungs` is 4", "4 epochs"]),
@@ -548,7 +566,9 @@ mod tests {
         let text = String::from_utf8(sweep.to_bytes().unwrap()).unwrap();
         let changed = text.replace("kind = \"all\"", "kind = \"halving\"\neta = 1\nrungs = 2");
         assert_ne!(changed, text);
-        assert!(SweepSpecification::parse(changed.as_bytes()).unwrap_err().to_string().contains("out of bounds"));
+        assert!(
+            SweepSpecification::parse(changed.as_bytes()).unwrap_err().to_string().contains("out of bounds")
+        );
         let changed = text.replacen("keys = [\"batch\"]", "keys = []", 1);
         assert!(SweepSpecification::parse(changed.as_bytes()).is_err());
     }

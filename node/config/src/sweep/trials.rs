@@ -63,7 +63,8 @@ fn random(variations: &[Variation], count: usize, seed: u64) -> Result<Vec<Vec<V
     let mut trials: Vec<Vec<Value>> = Vec::new();
     for attempt in 0..(count * ATTEMPTS_PER_TRIAL) as u64 {
         let draw = |(index, variation): (usize, &Variation)| {
-            let number = [attempt, index as u64].into_iter().fold(mixed(seed), |seed, part| mixed(seed ^ mixed(part)));
+            let number =
+                [attempt, index as u64].into_iter().fold(mixed(seed), |seed, part| mixed(seed ^ mixed(part)));
             variation.values.drawn(number)
         };
         let trial: Vec<Value> = variations.iter().enumerate().map(draw).collect();
@@ -105,12 +106,16 @@ mod tests {
     }
 
     fn texts(trials: &[Vec<Value>]) -> Vec<String> {
-        trials.iter().map(|values| values.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")).collect()
+        trials
+            .iter()
+            .map(|values| values.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+            .collect()
     }
 
     #[test]
     fn a_grid_has_all_combinations() {
-        let found = trials(&variations(&["batch=8,16", "model.hidden=[1],[2],[3]"]), TrialSource::Grid).unwrap();
+        let found =
+            trials(&variations(&["batch=8,16", "model.hidden=[1],[2],[3]"]), TrialSource::Grid).unwrap();
         assert_eq!(texts(&found), ["8 [1]", "8 [2]", "8 [3]", "16 [1]", "16 [2]", "16 [3]"]);
     }
 
@@ -122,7 +127,10 @@ mod tests {
         };
         assert_eq!(of(3), of(3));
         assert_ne!(of(3), of(4));
-        let low = of(3).iter().filter(|text| text.split(' ').next().unwrap().parse::<f64>().unwrap() < 3.162e-3).count();
+        let low = of(3)
+            .iter()
+            .filter(|text| text.split(' ').next().unwrap().parse::<f64>().unwrap() < 3.162e-3)
+            .count();
         assert!((10..=30).contains(&low), "half of the draws are below the middle factor: {low}");
         // All of a small grid are found.
         let all = trials(&variations(&["batch=8,16,32"]), TrialSource::Random { count: 3, seed: 1 }).unwrap();

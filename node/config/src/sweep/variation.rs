@@ -174,7 +174,9 @@ fn check_key(key: &str) -> Result<(), SweepError> {
                 None => Ok(()),
             }
         }
-        _ => refused("there is no such key: give `epochs`, `batch`, `shuffle`, `model.KEY` or `optimizer.KEY`"),
+        _ => {
+            refused("there is no such key: give `epochs`, `batch`, `shuffle`, `model.KEY` or `optimizer.KEY`")
+        }
     }
 }
 
@@ -189,7 +191,9 @@ fn is_whole_key(key: &str, run: &Table) -> Result<bool, SweepError> {
         (false, true) => Ok(true),
         (false, false) => Err(SweepError::Key {
             key: key.to_owned(),
-            reason: format!("it takes no single number, so it has no range: list values, such as `{key}=A,B,C`"),
+            reason: format!(
+                "it takes no single number, so it has no range: list values, such as `{key}=A,B,C`"
+            ),
         }),
     }
 }
@@ -218,11 +222,15 @@ fn parse_range(text: &str, is_whole: bool) -> Result<Values, String> {
     let (low, high) = ends.split_once("..").expect("it was found in the text");
     let number = |text: &str| match text.trim().parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(number),
-        _ => Err(format!("`{}` is no number: give a range as `LOW..HIGH`, such as `1e-4..1e-1`", text.trim())),
+        _ => {
+            Err(format!("`{}` is no number: give a range as `LOW..HIGH`, such as `1e-4..1e-1`", text.trim()))
+        }
     };
     let (low, high) = (number(low)?, number(high)?);
     if low >= high {
-        return Err(format!("the range `{ends}` is empty: give the smaller number first, and a larger one after it"));
+        return Err(format!(
+            "the range `{ends}` is empty: give the smaller number first, and a larger one after it"
+        ));
     }
     if scale == Scale::Logarithmic && low <= 0.0 {
         return Err(format!(
@@ -283,17 +291,27 @@ fn parse_value(text: &str) -> Result<Value, String> {
     let parsed = format!("value = {text}").parse::<Table>();
     if let Some(value) = parsed.ok().and_then(|mut table| table.remove("value")) {
         let is_finite = value.as_float().is_none_or(f64::is_finite);
-        return if is_finite { Ok(value) } else { Err(format!("`{text}` is not finite: give a number that is")) };
+        return if is_finite {
+            Ok(value)
+        } else {
+            Err(format!("`{text}` is not finite: give a number that is"))
+        };
     }
     // TOML wants a digit on both sides of a point, and none of its numbers begins with one.
     if let Ok(number) = text.parse::<f64>() {
-        return if number.is_finite() { Ok(Value::Float(number)) } else { Err(format!("`{text}` is not finite: give a number that is")) };
+        return if number.is_finite() {
+            Ok(Value::Float(number))
+        } else {
+            Err(format!("`{text}` is not finite: give a number that is"))
+        };
     }
     let is_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
     if text.chars().all(is_word) {
         return Ok(Value::String(text.to_owned()));
     }
-    Err(format!("`{text}` is no value: give a number, a word, a quoted text, or a list in brackets, as in a run file"))
+    Err(format!(
+        "`{text}` is no value: give a number, a word, a quoted text, or a list in brackets, as in a run file"
+    ))
 }
 
 /// Whole numbers up to this one have a place of their own among floating-point numbers.

@@ -21,7 +21,8 @@ const STRATEGIES: [StrategyChoice; 3] = [
 ];
 
 /// Long enough that a sweep goes on after all faults: peers that are cut off when it ends would wait for it.
-const RUN: &str = "epochs = 90\nbatch = 4\n[data]\nfile = \"f.csv\"\n[model]\nhidden = [4]\n[shards]\nreplicas = 6\n";
+const RUN: &str =
+    "epochs = 90\nbatch = 4\n[data]\nfile = \"f.csv\"\n[model]\nhidden = [4]\n[shards]\nreplicas = 6\n";
 
 /// Forty rows of two classes.
 fn rows() -> String {
@@ -78,13 +79,19 @@ fn workload(strategy: StrategyChoice) -> (Workload, Arc<Witness>) {
 /// Runs a sweep with so many peers. Returns what they know, the table in the end, and the virtual seconds.
 fn swept(strategy: StrategyChoice, peers: usize) -> (Known, Vec<f32>, f64) {
     let (workload, witness) = workload(strategy);
-    let scenario = Scenario { sample_time: std::time::Duration::from_millis(5), ..Scenario::new("sweep", peers, workload) };
+    let scenario = Scenario {
+        sample_time: std::time::Duration::from_millis(5),
+        ..Scenario::new("sweep", peers, workload)
+    };
     let mut simulation = Simulation::new(&scenario, 3);
     while simulation.tick() {}
     assert_nobody_is_blamed(&simulation.cluster);
     let cluster = &simulation.cluster;
-    let states: Vec<_> =
-        cluster.hosts().ids().map(|host| ended(cluster, host).state.as_ref().expect("it has a table")).collect();
+    let states: Vec<_> = cluster
+        .hosts()
+        .ids()
+        .map(|host| ended(cluster, host).state.as_ref().expect("it has a table"))
+        .collect();
     assert!(states.windows(2).all(|pair| pair[0].digest == pair[1].digest), "one table in the end");
     let seconds = cluster.events().last().expect("they end").0.0 as f64 / 1e9;
     let known = witness.0.lock().expect("nobody panics with it").clone();
@@ -127,7 +134,8 @@ fn halving_finds_a_best_trial_for_less_than_half_of_the_samples() {
     let (epochs, strategy) = (90, peergrad_config::sweep::Strategy::Halving { eta: 3, rungs: 3 });
     let trained: u64 = halving.jobs.iter().map(|job| strategy.epochs(job.rung, epochs)).sum();
     assert!(2 * trained < 27 * epochs, "{trained}");
-    let accuracy = |known: &Known| known.results[known.best.expect("it has ended")].and_then(|best| best.accuracy);
+    let accuracy =
+        |known: &Known| known.results[known.best.expect("it has ended")].and_then(|best| best.accuracy);
     assert!(accuracy(&halving) >= accuracy(&all).map(|best| best - 0.005), "{halving:?}");
 }
 

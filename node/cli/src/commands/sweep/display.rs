@@ -30,19 +30,17 @@ impl SweepDisplay {
         Ok(Self { monitor, format, thread: thread.context("cannot show the sweep")? })
     }
 
-    /// Shows what is left to show, and the result. Returns whether the run was a sweep.
-    pub(in crate::commands) fn finish(self, has_ended: bool) -> bool {
+    /// Shows what is left to show, and the result of a sweep that has ended.
+    pub(in crate::commands) fn finish(self, has_ended: bool) {
         self.monitor.close();
         // A panic there is reported by its thread.
         let _ = self.thread.join();
-        let Some(KnownSweep { specification, snapshot }) = self.monitor.conclusion() else { return false };
-        if has_ended {
-            match self.format {
-                OutputFormat::Json => emit(&table::sweep_object(&specification, &snapshot)),
-                OutputFormat::Text => print_line(table::result_text(&specification, &snapshot).trim_end()),
-            }
+        let known = self.monitor.conclusion().filter(|_| has_ended);
+        let Some(KnownSweep { specification, snapshot }) = known else { return };
+        match self.format {
+            OutputFormat::Json => emit(&table::sweep_object(&specification, &snapshot)),
+            OutputFormat::Text => print_line(table::result_text(&specification, &snapshot).trim_end()),
         }
-        true
     }
 }
 

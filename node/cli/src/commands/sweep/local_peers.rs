@@ -61,7 +61,8 @@ impl LocalPeersPlan {
         if self.count == 0 {
             return Ok(peers);
         }
-        let invite = invite.context("there is no invite for more peers yet: leave `--peers` out")?.to_string();
+        let invite =
+            invite.context("there is no invite for more peers yet: leave `--peers` out")?.to_string();
         for number in 2..=self.count + 1 {
             // Those that were members before still have their records there.
             let process = self.spawn(&directory_of(directory, number), &invite)?;
@@ -89,7 +90,8 @@ impl LocalPeersPlan {
             process.arg("--data").arg(data);
         }
         // Its errors are shown as they are.
-        let mut process = process.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("cannot start a peer")?;
+        let mut process =
+            process.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("cannot start a peer")?;
         let mut stdin = process.stdin.take().expect("piped");
         // If the process has ended already, its own message says why.
         let _ = stdin.write_all(invite.as_bytes());

@@ -106,8 +106,7 @@ impl SweepMonitor {
     /// Waits for what is newer than `seen`, and returns it with its version. `None` once no more is to come.
     pub(super) fn wait(&self, seen: u64) -> Option<(u64, KnownSweep)> {
         let is_old = |state: &mut MonitorState| state.version == seen && !state.is_closed;
-        let state =
-            self.is_changed.wait_while(self.held(), is_old).unwrap_or_else(PoisonError::into_inner);
+        let state = self.is_changed.wait_while(self.held(), is_old).unwrap_or_else(PoisonError::into_inner);
         if state.version == seen {
             return None;
         }

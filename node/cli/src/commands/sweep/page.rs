@@ -18,7 +18,14 @@ pub(super) fn page(sweep: &SweepSpecification, snapshot: &SweepSnapshot) -> Stri
     let rungs: Vec<u64> = (0..sweep.sweep.strategy.rungs()).map(epochs).collect();
     let about = best_text(sweep, snapshot);
     let rows = ranked_rows(sweep, snapshot, usize::MAX);
-    render(&SweepPage { about: about.trim_end(), rows: &rows, worth, keys: &keys, points: &points, rungs: &rungs })
+    render(&SweepPage {
+        about: about.trim_end(),
+        rows: &rows,
+        worth,
+        keys: &keys,
+        points: &points,
+        rungs: &rungs,
+    })
 }
 
 /// A key, with its choices if not all of its values are numbers.

@@ -20,7 +20,12 @@ pub(super) fn trial_text(sweep: &SweepSpecification, job: Job, result: &TrialRes
 }
 
 /// One result as a JSON object.
-pub(super) fn trial_object(sweep: &SweepSpecification, job: Job, result: &TrialResult, is_own: bool) -> Value {
+pub(super) fn trial_object(
+    sweep: &SweepSpecification,
+    job: Job,
+    result: &TrialResult,
+    is_own: bool,
+) -> Value {
     let mut object = job_object(sweep, job, result);
     object["event"] = json!("trial");
     object["own"] = json!(is_own);
@@ -67,7 +72,8 @@ pub(super) fn live_text(sweep: &SweepSpecification, snapshot: &SweepSnapshot) ->
         format!("; here: trial {trial}, {:.0} % trained", 100.0 * part)
     });
     let jobs = snapshot.jobs.len();
-    let head = format!("{done} of {}{of} done, {} under way{own}", plural(jobs, "training"), snapshot.claimed);
+    let head =
+        format!("{done} of {}{of} done, {} under way{own}", plural(jobs, "training"), snapshot.claimed);
     if done == 0 { head } else { format!("{head}\n{}", ranking(sweep, snapshot, LIVE_ROWS).trim_end()) }
 }
 
@@ -124,7 +130,8 @@ pub(super) fn ranked_rows(
     let has_classes = done.iter().any(|(_, result)| result.accuracy.is_some());
     let last: &[&str] = if has_classes { &["epochs", "accuracy", "loss"] } else { &["epochs", "loss"] };
     let keys = sweep.sweep.keys.iter().cloned();
-    let header = std::iter::once("trial".to_owned()).chain(keys).chain(last.iter().map(|name| (*name).to_owned()));
+    let header =
+        std::iter::once("trial".to_owned()).chain(keys).chain(last.iter().map(|name| (*name).to_owned()));
     let row = |(job, result): &(Job, TrialResult)| {
         let mut row = vec![(job.trial + 1).to_string()];
         row.extend(sweep.trials[job.trial].values.iter().cloned());
@@ -154,8 +161,8 @@ const RESULT_ROWS: usize = 20;
 #[cfg(test)]
 pub(super) mod tests {
     use peergrad_config::specification::RunFile;
-    use peergrad_config::sweep::specification::{StrategyChoice, SweepPlan};
     use peergrad_config::sweep::TrialSource;
+    use peergrad_config::sweep::specification::{StrategyChoice, SweepPlan};
 
     use super::*;
 
@@ -190,7 +197,9 @@ pub(super) mod tests {
         assert_eq!(lines[0], "trial  optimizer.rate  model.hidden  epochs  accuracy    loss");
         assert_eq!(lines[1], "4                 0.1           [8]       3    0.3000  1.0000");
         assert_eq!(lines[4].split_whitespace().next(), Some("1"));
-        assert!(lines[5].starts_with("best: trial 4 (optimizer.rate = 0.1, model.hidden = [8]), accuracy 0.3000"));
+        assert!(
+            lines[5].starts_with("best: trial 4 (optimizer.rate = 0.1, model.hidden = [8]), accuracy 0.3000")
+        );
         assert!(lines[6].starts_with("4 trainings on 192 samples, 0 of them by this peer"), "{text}");
     }
 
@@ -199,7 +208,10 @@ pub(super) mod tests {
         let sweep = sweep(&["optimizer.rate=0.001,0.1", "model.hidden=[4],[8]"]);
         let object = sweep_object(&sweep, &trained(&sweep));
         assert_eq!(object["best"]["values"], json!({"optimizer.rate": 0.1, "model.hidden": [8]}));
-        assert_eq!((object["trials"].as_u64(), object["results"].as_array().map(Vec::len)), (Some(4), Some(4)));
+        assert_eq!(
+            (object["trials"].as_u64(), object["results"].as_array().map(Vec::len)),
+            (Some(4), Some(4))
+        );
         assert_eq!(object["best"]["test_accuracy"].as_f64(), Some(0.3));
         let diverged = TrialResult { loss: 0.0, accuracy: None, diverged: true };
         let object = trial_object(&sweep, Job { trial: 1, rung: 0 }, &diverged, true);
@@ -214,6 +226,9 @@ pub(super) mod tests {
         assert!(live_text(&sweep, &nothing).starts_with("0 of 0 trainings so far done, 0 under way"));
         let mut snapshot = trained(&sweep);
         (snapshot.own, snapshot.claimed) = (Some((1, 0.25)), 1);
-        assert!(live_text(&sweep, &snapshot).starts_with("2 of 2 trainings done, 1 under way; here: trial 2, 25 % trained\ntrial  batch"));
+        assert!(
+            live_text(&sweep, &snapshot)
+                .starts_with("2 of 2 trainings done, 1 under way; here: trial 2, 25 % trained\ntrial  batch")
+        );
     }
 }
