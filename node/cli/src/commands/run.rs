@@ -32,6 +32,7 @@ use super::started_from::StartedFrom;
 use super::sweep::display::SweepDisplay;
 use super::sweep::local_peers::LocalPeersPlan;
 use super::sweep::monitor::SweepMonitor;
+use super::sweep::wanted_files::WantedFiles;
 use crate::terminal::{OutputFormat, complain};
 
 /// Starts a new run of a built-in model.
@@ -156,6 +157,8 @@ pub(super) struct Surroundings {
     pub(super) monitor: Option<Arc<SweepMonitor>>,
     /// The peers to start beside it.
     pub(super) local_peers: LocalPeersPlan,
+    /// What to write at the end of a sweep.
+    pub(super) wanted: WantedFiles,
 }
 
 /// Runs one peer until its run has ended.
@@ -164,7 +167,7 @@ pub(super) fn run(
     arguments: PeerArguments,
     surroundings: Surroundings,
 ) -> anyhow::Result<ExitCode> {
-    let Surroundings { started_from, monitor, local_peers } = surroundings;
+    let Surroundings { started_from, monitor, local_peers, wanted } = surroundings;
     let format = OutputFormat::of_flag(arguments.json);
     let secret = options.secret;
     let resumed = if let StartMode::Join { run } = &options.start_mode { *run } else { None };
@@ -203,8 +206,10 @@ pub(super) fn run(
     if let Some(display) = display {
         display.finish(outcome.is_success());
     }
+    let written = monitor.as_ref().map_or(Ok(()), |monitor| wanted.write(monitor, format));
     report.outcome(&outcome, &directory);
     drop(others);
+    written?;
     let code = if outcome.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     // The outcome is reported even if saving has failed.
     outcome.model?;

@@ -11,12 +11,13 @@
 //! | [`table`] | the text and the objects |
 //! | [`page`] | the picture |
 //! | [`local_peers`] | the processes on this machine |
+//! | [`wanted_files`] | the page and the best run file |
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use peergrad_config::specification::{ComputeDevice, RunFile};
 use peergrad_config::sweep::specification::{StrategyChoice, SweepPlan, run_file_with};
@@ -31,15 +32,17 @@ use super::join_target::secret_for_a_new_run;
 use super::run::{Surroundings, run};
 use super::started_from::StartedFrom;
 use super::{compare, files, resume};
-use crate::terminal::{OutputFormat, complain, emit, print_line};
+use crate::terminal::{OutputFormat, complain};
 use local_peers::LocalPeersPlan;
-use monitor::{KnownSweep, SweepMonitor};
+use monitor::SweepMonitor;
+use wanted_files::WantedFiles;
 
 pub(super) mod display;
 pub(super) mod local_peers;
 pub(super) mod monitor;
 mod page;
 mod table;
+pub(super) mod wanted_files;
 
 #[derive(Args)]
 pub(super) struct SweepArguments {
@@ -108,15 +111,6 @@ enum StrategyName {
     Asha,
 }
 
-/// What a user wants at the end of a sweep.
-#[derive(Clone, Debug, Default)]
-pub(super) struct WantedFiles {
-    /// Where to write the page.
-    report: Option<PathBuf>,
-    /// Where to write the run file with the best values, and the text of the run file.
-    best: Option<(PathBuf, String)>,
-}
-
 pub(super) fn sweep(arguments: SweepArguments, deep: &DeepDevices) -> anyhow::Result<ExitCode> {
     for path in arguments.report.iter().chain(&arguments.best) {
         compare::check_writable(path)?;
@@ -149,7 +143,7 @@ fn start_sweep(arguments: SweepArguments, deep: &DeepDevices) -> anyhow::Result<
         None => Secret(random_bytes()),
     };
     if peers > 1 {
-        peer.threads = Some(peer.threads.unwrap_or_else(|| threads_of_one(peers as usize).into()));
+        peer.threads = Some(peer.threads.unwrap_or_else(|| threads_of_one(peers as usize)));
     }
     let bytes = specification.to_bytes()?;
     let options =
@@ -158,49 +152,37 @@ fn start_sweep(arguments: SweepArguments, deep: &DeepDevices) -> anyhow::Result<
     let local_peers = LocalPeersPlan::of(peers, data_path.clone(), &peer);
     let data = DataSource::loaded(data, data_path);
     let text = if let Some(seed) = seed { with_seed(&text, seed)? } else { text };
-    let wanted = WantedFiles { report, best: best.map(|path| (path, text)) };
     let surroundings = Surroundings {
         started_from: StartedFrom::read(&path),
-        monitor: Some(Arc::clone(&monitor)),
+        monitor: Some(monitor),
         local_peers,
+        wanted: WantedFiles { report, best: best.map(|path| (path, text)) },
     };
-    let format = OutputFormat::of_flag(peer.json);
-    let code = run(PeerOptions { secret, data, ..options }, peer, surroundings)?;
-    write_files(&monitor, &wanted, format)?;
-    Ok(code)
+    run(PeerOptions { secret, data, ..options }, peer, surroundings)
 }
 
 /// Continues a sweep that was stopped.
 fn continue_sweep(arguments: SweepArguments, deep: &DeepDevices) -> anyhow::Result<ExitCode> {
     let SweepArguments { run_file, peers, report, best, peer, .. } = arguments;
-    let format = OutputFormat::of_flag(peer.json);
     let resumed = ResumeArguments { extra: None, alone: false, data: None, peer };
-    let mut monitor = None;
-    let mut text = run_file.as_deref().map(files::read_text).transpose()?;
-    let loader = |peer: &PeerArguments| {
-        let loader = device::peer_loader(peer, deep)?;
-        monitor.clone_from(&loader.monitor);
-        Ok(loader)
-    };
-    let code = resume::resume_with(resumed, loader, |surroundings, peer, stopped| {
+    let text = run_file.as_deref().map(files::read_text).transpose()?;
+    let loader = |peer: &PeerArguments| device::peer_loader(peer, deep);
+    resume::resume_with(resumed, loader, |surroundings, peer, stopped| {
         if !SweepSpecification::is_one(stopped.specification()) {
             bail!(
                 "the last run of this machine was no sweep: `peer resume` continues it, and --dir selects another"
             );
         }
-        text = text.take().or_else(|| surroundings.started_from.as_ref().map(|file| file.text().to_owned()));
+        let text = text.or_else(|| surroundings.started_from.as_ref().map(|file| file.text().to_owned()));
         if best.is_some() && text.is_none() {
             bail!(
                 "give the run file too: `peer sweep run.toml --resume --best FILE` writes it with the best values"
             );
         }
+        surroundings.wanted = WantedFiles { report, best: best.zip(text) };
         surroundings.local_peers = LocalPeersPlan::resumed(peers, stopped.directory(), peer);
         Ok(())
-    })?;
-    if let Some(monitor) = monitor {
-        write_files(&monitor, &WantedFiles { report, best: best.zip(text) }, format)?;
-    }
-    Ok(code)
+    })
 }
 
 /// What computes the trials, if they are deep networks.
@@ -220,33 +202,6 @@ fn open_device(
 /// The text of a run file with another seed.
 fn with_seed(text: &str, seed: u64) -> anyhow::Result<String> {
     Ok(run_file_with(text, &["seed".to_owned()], &[seed.to_string()])?)
-}
-
-/// Writes the page and the best run file, if they are wanted and the sweep has a result.
-fn write_files(monitor: &SweepMonitor, wanted: &WantedFiles, format: OutputFormat) -> anyhow::Result<()> {
-    let Some(KnownSweep { specification, snapshot }) = monitor.conclusion() else { return Ok(()) };
-    let write = |what: &str, path: &Path, text: String| {
-        std::fs::write(path, text)
-            .with_context(|| format!("cannot write {}; give another path", path.display()))?;
-        match format {
-            OutputFormat::Json => {
-                emit(&serde_json::json!({"event": what, "file": path.display().to_string()}))
-            }
-            OutputFormat::Text => print_line(&format!("{what}: {}", path.display())),
-        }
-        anyhow::Ok(())
-    };
-    if let Some(path) = &wanted.report {
-        write("report", path, page::page(&specification, &snapshot))?;
-    }
-    if let Some((path, text)) = &wanted.best
-        && let Some(job) = snapshot.best()
-    {
-        let trial = snapshot.jobs[job].trial;
-        let text = run_file_with(text, &specification.sweep.keys, &specification.trials[trial].values)?;
-        write("best", path, text)?;
-    }
-    Ok(())
 }
 
 impl SweepArguments {

@@ -50,8 +50,9 @@ fn grid(variations: &[Variation]) -> Result<Vec<Vec<Value>>, SweepError> {
     check_count(count)?;
     let mut trials = vec![Vec::new()];
     for values in lists {
-        let extended =
-            |trial: Vec<Value>| values.iter().map(move |value| [&trial[..], &[value.clone()]].concat());
+        let extended = |trial: Vec<Value>| {
+            values.iter().map(move |value| [&trial[..], std::slice::from_ref(value)].concat())
+        };
         trials = trials.into_iter().flat_map(extended).collect();
     }
     Ok(trials)
