@@ -105,6 +105,7 @@ pub fn table_spec(jobs_max: usize) -> TableSpec {
         name: Cow::Borrowed(TABLE),
         rows: jobs_max as u64,
         width: ROW_WIDTH,
+        vectors: 1,
         rule: TableRule::Custom(rule),
         apply_mode: ApplyMode::Immediate,
         init: Init::Parameters,
