@@ -20,7 +20,7 @@ pub use peergrad_core::table::{
     ApplyMode, Atomicity, BatchScope, IdempotencyKey, Init, Integer, Map, ReadPolicy, Reduce, Row, RowChange,
     RowRule, RowSet, Rows, Table, TableRule, TableSpec,
 };
-pub use peergrad_models::optimizer::Optimizer;
+pub use peergrad_models::optimizer::{Bounds, Optimizer};
 pub use peergrad_models::task::{Evaluation, SparseTask, Task};
 pub use peergrad_protocol::manifest::Manifest;
 pub use peergrad_protocol::message::SampleStats;

@@ -23,7 +23,8 @@ use peergrad_models::data::dense_table::unpack;
 use peergrad_models::data::embedded::{DIGITS, embedded};
 use peergrad_models::task::Task;
 use peergrad_models::task::clicks::SyntheticClicks;
-use peergrad_models::task::logistic::Logistic;
+use peergrad_models::task::margin_loss::MarginLoss;
+use peergrad_models::task::sparse_linear::SparseLinear;
 
 use crate::task::{Characters, InParts, Integers, Squares};
 
@@ -114,7 +115,7 @@ impl Workload {
     pub fn clicks(run: &RunFile, features: usize, samples: u32) -> Result<Self, SpecificationError> {
         let all =
             SyntheticClicks::new(features, samples + samples / 10, CLICKS_ENTRIES.min(features), run.seed);
-        Self::custom("clicks", Logistic::new(all, samples), run)
+        Self::custom("clicks", SparseLinear::new(all, samples, MarginLoss::CrossEntropy), run)
     }
 
     /// A model of the first `samples` characters of a text, gzipped or not.

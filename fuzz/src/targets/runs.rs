@@ -24,6 +24,8 @@ fn run_files() -> Vec<String> {
         "epochs = 3\nbatch = 4\nseed = 7\n[data]\nfile = \"f.csv\"\nheld_out = 0.25\n[model]\nkind = \"mlp\"\nhidden = [3, 2]\nactivation = \"tanh\"\n",
         "epochs = 3\n[data]\nfile = \"f.csv\"\nlabel = \"kind\"\nheader = true\ndelimiter = \",\"\ncolumns = [\"v\"]\npredict = \"class\"\nclasses = [\"a\", \"b\"]\nstandardize = false\n",
         "epochs = 3\n[data]\nfile = \"f.csv\"\n[model]\nkind = \"logistic\"\n[sync]\nkind = \"ssp\"\nstaleness = 2\n",
+        "epochs = 3\n[data]\nfile = \"f.csv\"\n[model]\nkind = \"svm\"\n[optimizer]\nbounds = [-1.0, inf]\n",
+        "epochs = 3\n[data]\nfile = \"f.csv\"\ncolumns = [\"kind\", \"v\"]\nlabel = \"u\"\n[model]\nkind = \"factorization\"\nrank = 2\nregularization = 0.1\nbiases = false\nglobal_mean = false\n[sync]\nkind = \"async\"\n",
         "epochs = 3\nbatch = 2\n[data]\nfile = \"f.csv\"\n[sync]\nkind = \"local\"\nsteps = 2\n[checkpoints]\nseconds = 5\nkeep = 2\n",
         "[data]\nfile = \"f.csv\"\npicture = [1, 1, 2]\nchanges = [\"flip\"]\n[model]\nkind = \"cnn\"\nlayers = [\"conv 2 1\", \"relu\", \"norm 1\", \"block 2\", \"mean\", \"dropout 0.5\", \"dense 3\"]\n",
         "[data]\nfile = \"f.csv\"\npicture = [1, 1, 2]\n[model]\nkind = \"resnet\"\ndepth = 8\n",

@@ -103,8 +103,8 @@ enum Command {
         /// that are built in, so that you can try everything without a file
         #[arg(long, value_name = "FILE")]
         data: PathBuf,
-        /// The kind of model: mlp, softmax, linear, logistic; for rows that are pictures cnn or resnet, for prose gpt or llama. By
-        /// default it follows from the data
+        /// The kind of model: mlp, softmax, linear, logistic, svm; for ratings factorization, for rows that are pictures cnn or resnet,
+        /// for prose gpt or llama. By default it follows from the data
         #[arg(long, value_name = "KIND", value_parser = files::model_kind)]
         model: Option<ModelKind>,
         /// A language model that the text is taught to: a file written by `peer export`, or a folder with config.json and

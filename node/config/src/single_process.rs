@@ -42,7 +42,7 @@ impl SingleProcess {
     pub fn new(loaded: Loaded) -> Self {
         let count = loaded.manifest.parameter_count();
         let mut parameters = vec![0.0; count];
-        loaded.task.initial(loaded.config.seed, &mut parameters);
+        loaded.initial(&mut parameters);
         let optimizer = loaded.config.optimizer();
         let moments = vec![0.0; count * optimizer.rule.moment_count()];
         let order = loaded.config.order(0, loaded.task.sample_count());

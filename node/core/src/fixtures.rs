@@ -42,6 +42,7 @@ pub(crate) fn training() -> TrainingConfig {
         rule: Optimizer::Sgd { weight_decay: 0.0 },
         groups: ParameterGroups::default(),
         clip_norm: None,
+        bounds: None,
         schedule: Schedule::constant(0.01),
         fixed_topology: None,
         gradients: Codec::F32,

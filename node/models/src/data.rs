@@ -4,6 +4,7 @@
 //! bytes ──unpack──> CSV    ──Columns────> Table (numbers, label texts) ──Target, Standardization──> Dataset (f32)
 //!                   IDX    ──Numbered──> Table
 //!                   LIBSVM ──Numbered──> SparseTable ──every 0 written out──> Table
+//!                   CSV    ──Columns───> Ratings (users, items, values)
 //!                   other  ──unsupported──> an error with the format's name
 //! ```
 //! # Not here
@@ -23,6 +24,7 @@ pub mod embedded;
 pub mod encoding;
 pub mod error;
 pub mod format;
+pub mod ids;
 pub mod idx;
 pub mod inferred;
 mod label_column;
@@ -33,6 +35,7 @@ pub mod limits;
 pub mod matching;
 pub mod notation;
 pub mod numbered;
+pub mod ratings;
 mod sheet;
 pub mod sparse;
 pub mod standardize;

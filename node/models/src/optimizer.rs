@@ -25,9 +25,11 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 pub use crate::schedule::Schedule;
+pub use bounds::Bounds;
 pub use groups::{GroupedOptimizer, GroupedUpdate, ParameterGroups, Treatment};
 use proximal::{FtrlUpdate, ProximalUpdate};
 
+mod bounds;
 mod clipping;
 mod groups;
 mod proximal;
@@ -181,7 +183,7 @@ impl Optimizer {
                 Kind::Adam(AdamUpdate { keep, ..AdamUpdate::new(rate, step, scale, [beta1, beta2], epsilon) })
             }
         };
-        Update { moment_count, kind }
+        Update { moment_count, kind, bounds: None }
     }
 }
 
@@ -189,6 +191,8 @@ impl Optimizer {
 pub struct Update {
     moment_count: usize,
     kind: Kind,
+    /// Where new values stay; `None`: anywhere.
+    bounds: Option<Bounds>,
 }
 
 enum Kind {
@@ -206,7 +210,13 @@ enum Kind {
 impl Update {
     /// The update of a statistic: the sum over so many samples becomes their mean. All moments stay as they are.
     fn mean(moment_count: usize, samples: u64) -> Self {
-        Self { moment_count, kind: Kind::Mean(samples as f32) }
+        Self { moment_count, kind: Kind::Mean(samples as f32), bounds: None }
+    }
+
+    /// The same update, after which values outside these bounds move to the nearer end.
+    #[must_use]
+    pub fn within(self, bounds: Option<Bounds>) -> Self {
+        Self { bounds, ..self }
     }
 
     /// Updates one slice of n elements, for example a chunk.
@@ -257,6 +267,9 @@ impl Update {
                 vector.iter_mut().for_each(|sum| *sum /= samples);
                 moments.keep(self.moment_count);
             }
+        }
+        if let Some(bounds) = self.bounds {
+            bounds.project(vector);
         }
     }
 }

@@ -11,13 +11,16 @@ use peergrad_protocol::manifest::Manifest;
 
 pub mod activation;
 pub mod clicks;
-pub mod logistic;
+pub mod factorization;
 pub mod loss;
+pub mod margin_loss;
 pub mod network;
 mod pieces;
 pub(crate) mod product;
+pub mod sparse_linear;
 pub mod step_info;
 pub mod supervised;
+pub mod synthetic_ratings;
 
 pub use step_info::{Claim, StepInfo, Wanted};
 
@@ -146,17 +149,34 @@ pub trait Task: Send + Sync + 'static {
 
 /// A task whose samples each touch few parameters: the loss of a sample depends on these parameters only.
 ///
-/// All parameters are zero at the start.
+/// The parameters are cut into rows, which are read and changed as a whole: rows of one parameter, unless the task says otherwise.
 pub trait SparseTask: Task {
-    /// Indices of the parameters that `samples` touch: ascending, each index once.
+    /// The tables of rows, one after the other, that the flat vector consists of. Default: one table, each parameter a row.
+    fn tables(&self) -> Vec<ParameterTable> {
+        let rows = self.manifest().parameter_count() as u64;
+        vec![ParameterTable { name: "parameters", rows, width: 1 }]
+    }
+
+    /// Indices of the rows that `samples` touch, counted over all [tables](Self::tables): ascending, each index once.
     fn touched(&self, samples: &[u32]) -> Vec<u32>;
 
-    /// As [`Task::gradient`], restricted to the parameters that the samples touch.
+    /// As [`Task::gradient`], restricted to the rows that the samples touch.
     ///
     /// - `touched`: (touched), the result of [`touched`](Self::touched) for these samples.
-    /// - `parameters`: (touched), the values of these parameters.
-    /// - `gradient`: (touched), overwritten with the gradient with respect to them.
+    /// - `parameters`: the values of these rows, one row after the other.
+    /// - `gradient`: as long, overwritten with the gradient with respect to them.
     fn gradient_at(&self, touched: &[u32], parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64;
+}
+
+/// A part of the flat vector of a [`SparseTask`], in rows of the same width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParameterTable {
+    /// Its name.
+    pub name: &'static str,
+    /// The number of rows.
+    pub rows: u64,
+    /// Parameters of a row.
+    pub width: usize,
 }
 
 /// How well a model does on held-out samples.

@@ -1,7 +1,7 @@
 //! From the tables that a user declares to those of the core.
 
 use peergrad::loader::Loaded;
-use peergrad::optimizer::{Optimizer, Schedule};
+use peergrad::optimizer::{Bounds, Optimizer, Schedule};
 use peergrad::prelude::{ApplyMode, Atomicity, Init, ReadPolicy, Table, TableRule, TableSpec};
 use peergrad::specification::RunFile;
 use peergrad::specification::resolve::resolve_rule;
@@ -36,7 +36,7 @@ pub(crate) struct Declaration {
 struct Declared {
     options: TableOptions,
     /// The rule of its owners, and its rate; `None` if owners only add.
-    optimizer: Option<(Optimizer, Option<f64>)>,
+    optimizer: Option<(Optimizer, Option<f64>, Option<Bounds>)>,
 }
 
 impl Declaration {
@@ -88,7 +88,8 @@ impl Declared {
         let optimizer = match &options.optimizer {
             Some(keys) => {
                 let run = RunFile::parse(&format!("[optimizer]\n{keys}")).map_err(value_error)?;
-                Some((resolve_rule(&run.optimizer).map_err(value_error)?, run.optimizer.rate))
+                let rule = resolve_rule(&run.optimizer).map_err(value_error)?;
+                Some((rule, run.optimizer.rate, run.optimizer.bounds))
             }
             None => None,
         };
@@ -99,8 +100,9 @@ impl Declared {
     fn table(&self, schedule: Schedule) -> Table {
         let TableOptions { name, rows, width, has_initial, .. } = &self.options;
         let rule = match self.optimizer {
-            Some((rule, rate)) => {
-                TableRule::Optimizer { rule, schedule: rate.map_or(schedule, Schedule::constant) }
+            Some((rule, rate, bounds)) => {
+                let schedule = rate.map_or(schedule, Schedule::constant);
+                TableRule::Optimizer { rule, schedule, bounds }
             }
             None => TableRule::Sum,
         };

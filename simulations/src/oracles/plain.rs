@@ -112,7 +112,7 @@ impl<'a> Plain<'a> {
     fn new(loaded: &'a Loaded, view_chain: &'a ViewChain, order: Order) -> Self {
         let chunks = loaded.manifest.chunks();
         let mut parameters = vec![0.0; chunks.parameter_count()];
-        loaded.task.initial(loaded.config.seed, &mut parameters);
+        loaded.initial(&mut parameters);
         let moment_count = loaded.owner_moments();
         let moments = |chunk: usize| (vec![0.0; chunks.range(chunk).len() * moment_count], 0);
         let moments = (0..chunks.count()).map(moments).collect();

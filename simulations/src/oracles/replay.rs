@@ -85,7 +85,7 @@ impl Replay {
     pub fn new(loaded: &Loaded) -> Self {
         let chunks = loaded.manifest.chunks();
         let mut parameters = vec![0.0; chunks.parameter_count()];
-        loaded.task.initial(loaded.config.seed, &mut parameters);
+        loaded.initial(&mut parameters);
         let mut replay = Self {
             moments: vec![],
             master: vec![0.0; chunks.parameter_count()],

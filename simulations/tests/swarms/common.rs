@@ -42,6 +42,7 @@ pub(crate) fn training(topology: Topology) -> TrainingConfig {
         rule: Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 },
         groups: ParameterGroups::default(),
         clip_norm: None,
+        bounds: None,
         schedule: Schedule::constant(0.01),
         fixed_topology: Some(topology),
         gradients: Codec::F32,

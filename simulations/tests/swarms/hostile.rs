@@ -63,6 +63,7 @@ impl Alone {
             rule: Optimizer::Sgd { weight_decay: 0.0 },
             groups: ParameterGroups::default(),
             clip_norm: None,
+            bounds: None,
             schedule: Schedule::constant(0.01),
             fixed_topology: Some(Topology::Ring),
             gradients: Codec::F32,

@@ -5,6 +5,7 @@
 
 mod attempts;
 mod beginnings;
+mod bounds;
 mod clipping;
 mod codecs;
 mod command_line;
@@ -16,6 +17,7 @@ mod determinism;
 mod downpour;
 mod early_ends;
 mod endings;
+mod factorization;
 mod faults;
 mod formula;
 mod hostile;

@@ -1,4 +1,4 @@
-//! `peer evaluate`: measures the accuracy and loss of a saved model on a data file.
+//! `peer evaluate`: measures the accuracy or the error of a saved model on a data file, and its loss.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -47,19 +47,20 @@ pub(super) fn evaluate(arguments: &EvaluateArguments, deep: &DeepDevices) -> any
     if arguments.json {
         emit(&json!({
             "event": "evaluation", "accuracy": evaluation.accuracy, "loss": evaluation.loss,
-            "samples": evaluation.samples, "held_out": held_out, "warnings": evaluated.notices,
+            "rmse": evaluated.rmse, "samples": evaluation.samples, "held_out": held_out, "warnings": evaluated.notices,
             "confusion": evaluated.confusion.as_ref().map(confusion_json),
         }));
         return Ok(ExitCode::SUCCESS);
     }
     let accuracy = evaluation.accuracy.map(|share| format!("accuracy {share:.4}, ")).unwrap_or_default();
+    let rmse = evaluated.rmse.map(|rmse| format!("RMSE {rmse:.4}, ")).unwrap_or_default();
     let rows = match evaluated.part {
         DataPart::HeldOut => "held-out rows",
         DataPart::Trained => "rows that the model was trained on (none was held out)",
         DataPart::All => "rows",
     };
     print_line(&format!(
-        "{accuracy}loss {:.4} on {} {rows}",
+        "{accuracy}{rmse}loss {:.4} on {} {rows}",
         evaluation.loss,
         count(evaluation.samples.into())
     ));

@@ -114,7 +114,7 @@ fn predict_pictures(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The table of predictions: what a row is, what is predicted, and the probability of each class.
+/// The table of predictions: what a row is, what is predicted, and the probability (or the margin) of each class.
 struct Table {
     classes: Vec<String>,
     writer: csv::Writer<Vec<u8>>,

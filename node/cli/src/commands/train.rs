@@ -21,7 +21,7 @@ use peergrad_core::program::loader::{Loaded, Loader};
 use peergrad_core::program::{Program, ProgramFactory};
 use peergrad_core::table::TableSpec;
 use peergrad_embed::{PeerOptions, ResumeError, StoppedPeer, memory_limit};
-use peergrad_models::optimizer::Optimizer;
+use peergrad_models::optimizer::{Bounds, Optimizer};
 use peergrad_models::task::Task;
 use peergrad_protocol::invite::Invite;
 use peergrad_protocol::limits::MEMBERS_MAX;
@@ -62,6 +62,7 @@ impl Training {
             floor: before.floor,
             scale_from_batch: before.scale_from_batch,
             clip_norm: before.clip_norm,
+            bounds: before.bounds,
             groups: before.groups,
             ..OptimizerSection::of(rule)
         };
@@ -77,6 +78,12 @@ impl Training {
     /// The greatest norm of the mean gradient of a step; a longer one is shortened before its update. Default: no limit.
     pub fn clip_norm(mut self, norm: f32) -> Self {
         self.settings.optimizer.clip_norm = Some(norm);
+        self
+    }
+
+    /// Where parameters stay: after each update, a parameter outside moves to the nearer end. Default: no bounds.
+    pub fn bounds(mut self, bounds: Bounds) -> Self {
+        self.settings.optimizer.bounds = Some(bounds);
         self
     }
 

@@ -15,7 +15,7 @@ use peergrad_core::program::programs::local::Local;
 use peergrad_core::program::programs::local_trainer::LocalTrainer;
 use peergrad_core::program::programs::sync::SyncDataParallel;
 use peergrad_core::table::Atomicity;
-use peergrad_models::optimizer::Optimizer;
+use peergrad_models::optimizer::{Bounds, Optimizer};
 use peergrad_protocol::limits::{LEASES_MAX, LOCAL_STEPS_MAX, PER_CLOCK_STALENESS_MAX, STEPS_MAX};
 use serde::{Deserialize, Serialize};
 
@@ -249,9 +249,13 @@ impl Algorithm {
     ///
     /// # Errors
     /// The staleness is too large for it, or the algorithm has no use for it.
-    pub(super) fn check_rule(&self, rule: &Optimizer) -> Result<(), SpecificationError> {
+    pub(super) fn check_rule(
+        &self,
+        rule: &Optimizer,
+        bounds: Option<Bounds>,
+    ) -> Result<(), SpecificationError> {
         match *self {
-            Self::Ssp { staleness, ref staleness_from, apply, .. } if is_by_step(apply, rule) => {
+            Self::Ssp { staleness, ref staleness_from, apply, .. } if is_by_step(apply, rule, bounds) => {
                 let allowed = "0 to 16 steps if all gradients of a step are applied together";
                 within("sync.staleness", staleness, ..=PER_CLOCK_STALENESS_MAX, allowed)?;
                 let within_bound = |(_, bound): &(u64, u64)| {
@@ -300,6 +304,7 @@ impl Algorithm {
                 outer_rate,
                 outer_momentum,
                 statistics: loaded.config.groups.statistics_only(),
+                bounds: loaded.config.bounds,
             }),
             Self::Ssp { staleness, ref staleness_from, apply, atomic } => {
                 ssp((staleness, staleness_from), apply, atomicity(atomic))
@@ -385,11 +390,11 @@ fn check_round(local_steps: u64, round_seconds: Option<f64>) -> Result<(), Speci
     within("sync.round_seconds", seconds, ROUND_SECONDS, "0.001 to 86400 seconds")
 }
 
-/// Whether all gradients of a step are applied together. By default that holds for all optimizers but plain SGD.
-fn is_by_step(apply: Option<ApplyName>, rule: &Optimizer) -> bool {
+/// Whether all gradients of a step are applied together. By default that holds for all optimizers but plain SGD without bounds.
+fn is_by_step(apply: Option<ApplyName>, rule: &Optimizer, bounds: Option<Bounds>) -> bool {
     match apply {
         Some(apply) => apply == ApplyName::ByStep,
-        None => !matches!(rule, Optimizer::Sgd { weight_decay: 0.0 }),
+        None => !matches!((rule, bounds), (Optimizer::Sgd { weight_decay: 0.0 }, None)),
     }
 }
 

@@ -6,18 +6,23 @@ use std::ops::Range;
 use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::dataset::{HeldOutSplit, Samples};
 use peergrad_models::data::dense_table::unpack;
+use peergrad_models::data::format::FormatError;
 use peergrad_models::data::labels::{Labels, Target};
+use peergrad_models::data::ratings::{Ratings, pairs_layout};
 use peergrad_models::deep::Architecture;
 use peergrad_models::deep::pictures::{PictureBytes, PictureSamples, SamplePart};
 use peergrad_models::deep::task::{evaluate_pictures, picture_outputs};
 use peergrad_models::task::Evaluation;
-use peergrad_models::task::logistic::{self, SparseDataset};
-use peergrad_models::task::loss::{largest, softmax};
+use peergrad_models::task::factorization::{Factorization, RatingSamples};
+use peergrad_models::task::loss::{Loss, largest, softmax};
+use peergrad_models::task::margin_loss::MarginLoss;
 use peergrad_models::task::network::Network;
+use peergrad_models::task::sparse_linear::{self, SparseDataset};
 use peergrad_models::task::supervised;
 
 use super::deep::data::in_memory;
 use super::deep::{DeepBackend, check_backend};
+use super::model::TableModel;
 use super::{ModelSettings, Specification, SpecificationError};
 
 /// Which rows of a data file are used.
@@ -38,6 +43,8 @@ pub struct Evaluated {
     pub evaluation: Evaluation,
     /// Which rows were used.
     pub part: DataPart,
+    /// The root of the mean squared error, in the units of the labels; `None` if the model predicts classes or tokens.
+    pub rmse: Option<f64>,
     /// Which classes were taken for which; `None` if the model predicts none.
     pub confusion: Option<Confusion>,
     /// What is doubtful about the file's columns, each a sentence for the user.
@@ -58,7 +65,7 @@ pub struct Confusion {
 pub struct Predictions {
     /// The names of the classes; empty if numbers are predicted.
     pub classes: Vec<String>,
-    /// (rows, classes) row-major: the probability of each class; or (rows): numbers.
+    /// (rows, classes) row-major: the probability of each class, or its margin if the model is a support vector machine; or (rows): numbers.
     pub values: Vec<f32>,
     /// What is doubtful about the file's columns, each a sentence for the user.
     pub notices: Vec<String>,
@@ -75,7 +82,8 @@ impl Predictions {
 /// Samples for a model.
 enum Questions {
     Dense(Network, Samples),
-    Sparse(SparseDataset, Range<u32>),
+    Sparse(MarginLoss, SparseDataset, Range<u32>),
+    Ratings(Factorization, RatingSamples, Range<u32>),
     Pictures(Architecture, PictureSamples, SamplePart),
 }
 
@@ -83,21 +91,38 @@ impl Questions {
     fn labels(&self) -> Labels {
         match self {
             Self::Dense(_, samples) => samples.labels.clone(),
-            Self::Sparse(samples, which) => {
+            Self::Sparse(_, samples, which) => {
                 let labels = &samples.labels[which.start as usize..which.end as usize];
                 Labels::Classes(labels.iter().map(|&is_second| u32::from(is_second)).collect())
+            }
+            Self::Ratings(_, samples, which) => {
+                Labels::Numbers(samples.values[which.start as usize..which.end as usize].to_vec())
             }
             Self::Pictures(_, pictures, part) => pictures.labels(*part),
         }
     }
 
-    /// The model's outputs for these samples: (rows, outputs) row-major. Those of a logistic model are 0 and the margin.
+    /// The model's outputs for these samples: (rows, outputs) row-major. Those of a logistic model are 0 and the margin; those of a support
+    /// vector machine for two classes are the margin of the first and of the second.
     fn answers(&self, parameters: &[f32], deep: &DeepBackend) -> Result<Vec<f32>, SpecificationError> {
         Ok(match self {
-            Self::Dense(network, samples) => network.outputs(parameters, samples),
-            Self::Sparse(samples, which) => {
-                let margins = logistic::margins(samples, which.clone(), parameters);
-                margins.into_iter().flat_map(|margin| [0.0, margin]).collect()
+            Self::Dense(network, samples) => match (network.loss(), network.outputs(parameters, samples)) {
+                (Loss::SquaredHinge, margins) if margins.len() == samples.rows() => of_both_classes(margins),
+                (_, outputs) => outputs,
+            },
+            Self::Sparse(loss, samples, which) => {
+                let margins = sparse_linear::margins(samples, which.clone(), parameters);
+                match loss {
+                    MarginLoss::SquaredHinge => of_both_classes(margins),
+                    MarginLoss::CrossEntropy => {
+                        margins.into_iter().flat_map(|margin| [0.0, margin]).collect()
+                    }
+                }
+            }
+            Self::Ratings(model, samples, which) => {
+                let which = which.start as usize..which.end as usize;
+                let users = samples.users[which.clone()].iter().copied();
+                model.predictions(parameters, users.zip(samples.items[which].iter().copied()))
             }
             Self::Pictures(net, pictures, part) => {
                 picture_outputs(net, &**check_backend(deep)?, parameters, pictures, *part)
@@ -111,7 +136,10 @@ impl Questions {
             Self::Dense(network, samples) => {
                 supervised::evaluate(network, parameters, samples, &mut network.scratch())
             }
-            Self::Sparse(samples, which) => logistic::evaluate(samples, which.clone(), parameters),
+            Self::Sparse(loss, samples, which) => {
+                sparse_linear::evaluate(*loss, samples, which.clone(), parameters)
+            }
+            Self::Ratings(model, samples, which) => model.evaluate(samples, which.clone(), parameters),
             Self::Pictures(net, pictures, part) => {
                 evaluate_pictures(net, &**check_backend(deep)?, parameters, pictures, *part)
             }
@@ -145,7 +173,7 @@ impl Specification {
         };
         if let Target::Token { .. } = self.data.target {
             let evaluation = self.evaluate_text(parameters, file, data, &**check_backend(deep)?, part)?;
-            return Ok(Evaluated { evaluation, part, confusion: None, notices: vec![] });
+            return Ok(Evaluated { evaluation, part, rmse: None, confusion: None, notices: vec![] });
         }
         let mut notices = Vec::new();
         let questions = self.questions(file, data, part, &mut notices)?;
@@ -156,7 +184,13 @@ impl Specification {
             }
             Target::Number { .. } | Target::Token { .. } => None,
         };
-        Ok(Evaluated { evaluation, part, confusion, notices })
+        let rmse = match (&self.data.target, &self.model) {
+            // The loss of ratings is the squared error; that of other numbers is half of it, in units of their deviation.
+            (Target::Number { .. }, ModelSettings::Factorization(_)) => Some(evaluation.loss.sqrt()),
+            (Target::Number { scale, .. }, _) => Some(scale * (2.0 * evaluation.loss).sqrt()),
+            _ => None,
+        };
+        Ok(Evaluated { evaluation, part, rmse, confusion, notices })
     }
 
     /// What the model predicts for all rows of a file, which need no labels if it is a CSV file. `file` is the name for errors.
@@ -223,33 +257,51 @@ impl Specification {
         part: DataPart,
         notices: &mut Vec<String>,
     ) -> Result<Questions, SpecificationError> {
-        Ok(match &self.model {
-            ModelSettings::Dense { hidden, activation } => {
+        Ok(match (&self.model, self.model.table_model(&self.data)) {
+            (_, Some(TableModel::Dense(network))) => {
                 let bytes = &*in_memory(file, data)?;
                 let samples = match part {
                     DataPart::HeldOut => self.dataset(bytes)?.held_out,
                     DataPart::Trained => self.dataset(bytes)?.training,
                     DataPart::All => self.samples(file, bytes, notices)?,
                 };
-                Questions::Dense(self.network(hidden, *activation), samples)
+                Questions::Dense(network, samples)
             }
-            ModelSettings::Logistic {} => {
+            (_, Some(TableModel::Sparse(loss))) => {
                 let bytes = &*in_memory(file, data)?;
                 let training = self.data.rows - self.data.held_out_rows;
                 match part {
-                    DataPart::HeldOut => Questions::Sparse(self.own_rows(bytes)?, training..self.data.rows),
-                    DataPart::Trained => Questions::Sparse(self.own_rows(bytes)?, 0..training),
+                    DataPart::HeldOut => {
+                        Questions::Sparse(loss, self.own_rows(bytes)?, training..self.data.rows)
+                    }
+                    DataPart::Trained => Questions::Sparse(loss, self.own_rows(bytes)?, 0..training),
                     DataPart::All => {
                         let unpacked = unpack(file, bytes)?;
                         let other = self.data.layout.of_other(file, &unpacked)?;
                         notices.extend(other.notices);
                         let rows = self.listed(file, &other.layout, &unpacked)?;
                         let which = 0..rows.labels.len() as u32;
-                        Questions::Sparse(rows, which)
+                        Questions::Sparse(loss, rows, which)
                     }
                 }
             }
-            ModelSettings::Convolutional(_) | ModelSettings::Transformer(_) => {
+            (ModelSettings::Factorization(settings), _) => {
+                let unpacked = unpack(file, &in_memory(file, data)?)?.into_owned();
+                let training = self.data.rows - self.data.held_out_rows;
+                let (samples, which) = match part {
+                    DataPart::HeldOut => (self.own_ratings(&unpacked)?, training..self.data.rows),
+                    DataPart::Trained => (self.own_ratings(&unpacked)?, 0..training),
+                    DataPart::All => {
+                        let other = self.data.layout.of_other(file, &unpacked)?;
+                        notices.extend(other.notices);
+                        let samples = self.ratings(file, &other.layout, &unpacked)?;
+                        let which = 0..samples.count();
+                        (samples, which)
+                    }
+                };
+                Questions::Ratings(settings.model(), samples, which)
+            }
+            _ => {
                 let (pictures, part) = self.pictures_of(file, data, part, notices)?;
                 Questions::Pictures(self.architecture()?, pictures, part)
             }
@@ -272,22 +324,29 @@ impl Specification {
         }
         let bytes = &*in_memory(file, data)?;
         let unpacked = unpack(file, bytes)?;
+        if let ModelSettings::Factorization(settings) = &self.model {
+            let other = pairs_layout(&self.data.layout, file, &unpacked)?;
+            notices.extend(other.notices);
+            let pairs = Ratings::read_pairs(file, &unpacked, &other.layout).map_err(FormatError::from)?;
+            let pairs = self.pairs(file, &pairs)?;
+            let which = 0..pairs.count();
+            return Ok(Questions::Ratings(settings.model(), pairs, which));
+        }
         let other = self.data.layout.of_unlabelled(file, &unpacked)?;
         notices.extend(other.notices);
-        if let ModelSettings::Logistic {} = self.model {
+        let model = self.model.table_model(&self.data);
+        if let Some(TableModel::Sparse(loss)) = model {
             let features = other.layout.read_sparse(file, &unpacked)?.features;
             let labels = vec![false; features.rows()];
             let which = 0..labels.len() as u32;
-            return Ok(Questions::Sparse(SparseDataset { features, labels }, which));
+            return Ok(Questions::Sparse(loss, SparseDataset { features, labels }, which));
         }
         let table = other.layout.read(file, &unpacked)?;
         let rows: Vec<u32> = (0..table.rows() as u32).collect();
         let labels = Labels::Classes(vec![0; rows.len()]);
         let samples = Samples::select(&table, &labels, &self.data.standardization, &rows);
-        Ok(match &self.model {
-            ModelSettings::Dense { hidden, activation } => {
-                Questions::Dense(self.network(hidden, *activation), samples)
-            }
+        Ok(match model {
+            Some(TableModel::Dense(network)) => Questions::Dense(network, samples),
             _ => {
                 let pictures = PictureSamples::of_table(samples);
                 Questions::Pictures(self.architecture()?, pictures, SamplePart::Training)
@@ -295,11 +354,14 @@ impl Specification {
         })
     }
 
-    /// Probabilities or numbers of these answers.
+    /// Probabilities, margins or numbers of these answers.
     fn predictions(&self, mut values: Vec<f32>, notices: Vec<String>) -> Predictions {
         let classes = match &self.data.target {
             Target::Class { classes } => {
-                values.chunks_exact_mut(classes.len()).for_each(softmax);
+                // A support vector machine knows no probabilities.
+                if !matches!(self.model, ModelSettings::Svm {}) {
+                    values.chunks_exact_mut(classes.len()).for_each(softmax);
+                }
                 classes.clone()
             }
             Target::Number { mean, scale } => {
@@ -310,6 +372,11 @@ impl Specification {
         };
         Predictions { classes, values, notices }
     }
+}
+
+/// The margins of both classes, from those of the second.
+fn of_both_classes(margins: Vec<f32>) -> Vec<f32> {
+    margins.into_iter().flat_map(|margin| [-margin, margin]).collect()
 }
 
 /// Which of the classes are taken for which in these answers, (rows, classes) row-major.

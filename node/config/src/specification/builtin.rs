@@ -15,7 +15,8 @@ use peergrad_models::data::labels::Labels;
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_models::deep::DeepTask;
 use peergrad_models::task::Task;
-use peergrad_models::task::logistic::{Logistic, SparseDataset};
+use peergrad_models::task::factorization::FactorizationTask;
+use peergrad_models::task::sparse_linear::{SparseDataset, SparseLinear};
 use peergrad_models::task::supervised::Supervised;
 use peergrad_protocol::id::ContentDigest;
 
@@ -23,6 +24,7 @@ use super::custom::CustomSpecification;
 use super::deep::data::in_memory;
 use super::deep::{DeepBackend, check_backend};
 use super::memory::MemoryLimit;
+use super::model::TableModel;
 use super::{ModelSettings, Specification, SpecificationError};
 
 /// Loads the models that `run.toml` can name.
@@ -94,16 +96,19 @@ impl Specification {
         self.check_digest(bytes.digest())?;
         let unpacked = self.unpacked(bytes, memory)?;
         let all = || in_memory(&self.data.name, &unpacked);
-        let task: Arc<dyn Task> = match &self.model {
-            ModelSettings::Dense { hidden, activation } => {
-                let network = self.network(hidden, *activation);
+        let training = self.data.rows - self.data.held_out_rows;
+        let task: Arc<dyn Task> = match (&self.model, self.model.table_model(&self.data)) {
+            (_, Some(TableModel::Dense(network))) => {
                 Arc::new(Supervised::new(network, self.unpacked_dataset(&all()?)?))
             }
-            ModelSettings::Logistic {} => {
-                let training = self.data.rows - self.data.held_out_rows;
-                Arc::new(Logistic::new(self.unpacked_rows(&all()?)?, training))
+            (_, Some(TableModel::Sparse(loss))) => {
+                Arc::new(SparseLinear::new(self.unpacked_rows(&all()?)?, training, loss))
             }
-            ModelSettings::Convolutional(_) | ModelSettings::Transformer(_) => {
+            (ModelSettings::Factorization(settings), _) => {
+                let samples = self.own_ratings(&all()?)?;
+                Arc::new(FactorizationTask::new(settings.model(), samples, training))
+            }
+            _ => {
                 let backend = Arc::clone(check_backend(deep)?);
                 let start = self.start_values(&unpacked)?;
                 let samples = self.deep_samples(unpacked)?;

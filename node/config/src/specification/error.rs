@@ -56,6 +56,21 @@ pub enum SpecificationError {
         /// Its size in bytes.
         found: usize,
     },
+    /// The specification has no room for the ids of users and items.
+    #[error(
+        "{name}: the ids of {users} users and {items} items take {bytes} bytes, and the specification has room for about {SPECIFICATION_BYTES_MAX}; \
+         number users and items from 1 on without gaps, which takes a few bytes, or train on a part of the ratings"
+    )]
+    ManyIds {
+        /// The file's name.
+        name: String,
+        /// How many users it has.
+        users: usize,
+        /// How many items it has.
+        items: usize,
+        /// What their ids take.
+        bytes: usize,
+    },
     /// The run needs more memory than it may take here.
     #[error(
         "this run needs about {} of memory, but this peer may take {}: allow more with `--max-memory {}`, or use a machine with more memory",

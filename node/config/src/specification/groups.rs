@@ -10,7 +10,8 @@
 //! ```
 //! A specification has the groups as they are written. Every peer has the same manifest, so every peer finds the same tensors.
 //!
-//! The greatest norm of a gradient, `clip_norm`, is checked here as well, because the same programs support it.
+//! The greatest norm of a gradient, `clip_norm`, is checked here as well, because the same programs support it. They support `bounds`, too,
+//! which tables have besides.
 //!
 //! # Invariants
 //! - A tensor is in the first group with a pattern that matches its name.
@@ -145,7 +146,7 @@ pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationErro
     check_program(settings, &algorithm.launch())
 }
 
-/// Checks that a program supports groups and clipping.
+/// Checks that a program supports groups, clipping and bounds.
 ///
 /// # Errors
 /// It does not.
@@ -153,12 +154,13 @@ pub(super) fn check_program(
     settings: &TrainingSettings,
     program: &ProgramFactory,
 ) -> Result<(), SpecificationError> {
-    let TrainingSettings { groups, clip_norm, .. } = settings;
+    let TrainingSettings { groups, clip_norm, bounds, .. } = settings;
     let given = || "given".to_owned();
-    let key = match (groups.is_empty(), clip_norm) {
-        (false, _) => GROUPS,
-        (true, Some(_)) => CLIP_NORM,
-        (true, None) => return Ok(()),
+    let key = match (groups.is_empty(), clip_norm, bounds) {
+        (false, _, _) => GROUPS,
+        (true, Some(_), _) => CLIP_NORM,
+        (true, None, Some(_)) if !program.has_tables() => BOUNDS,
+        (true, None, _) => return Ok(()),
     };
     if program.has_tables() {
         let allowed = "nothing with this [sync] kind: the owner of a table updates each row when it can, and all rows alike";
@@ -274,6 +276,7 @@ fn refuse<T>(key: &'static str, found: String, allowed: String) -> Result<T, Spe
 }
 
 const CLIP_NORM: &str = "optimizer.clip_norm";
+const BOUNDS: &str = "optimizer.bounds";
 const GROUPS: &str = "optimizer.groups";
 const TENSORS: &str = "optimizer.groups.tensors";
 const WEIGHT_DECAY: &str = "optimizer.groups.weight_decay";

@@ -32,6 +32,7 @@ mod data_section;
 mod fixed;
 mod preset;
 mod prose;
+mod ratings;
 
 /// LIBSVM files with more columns than this are mostly zeros, and get a sparse model.
 const COLUMNS_FOR_SPARSE_MODEL: usize = 4096;
@@ -92,6 +93,9 @@ fn write(
     if kind.map_or(prepared.is_some(), ModelKind::is_for_text) {
         return prose::run_file(data_name, packed, prepared.as_ref(), kind);
     }
+    if kind == Some(ModelKind::Factorization) {
+        return ratings::run_file(data_name, packed);
+    }
     let outline = outline(data_name, &unpacked)?;
     let kind = kind.or_else(|| outline.as_ref()?.has_names().then_some(ModelKind::Cnn));
     let mut section = DataSection::new(data_name);
@@ -143,7 +147,7 @@ fn write(
     let picture = picture.map(|picture| picture.picture);
     let mut preset = Preset::of(&data, input, kind, picture);
     preset.batch = batch.unwrap_or(preset.batch);
-    let rest = if preset.kind == ModelKind::Logistic { REST.replacen(SYNC, SSP, 1) } else { REST.to_owned() };
+    let rest = if preset.is_sparse { REST.replacen(SYNC, SSP, 1) } else { REST.to_owned() };
     let columns = ColumnNames { names, unusable: unusable.iter().map(|column| column.index).collect() };
     let mut section = data_section(&data, &shape, &columns);
     if let Some(picture) = picture {

@@ -5,15 +5,17 @@ use peergrad_models::data::labels::Target;
 use peergrad_models::data::standardize::Standardization;
 use peergrad_models::deep::Architecture;
 use peergrad_models::task::activation::Activation;
-use peergrad_models::task::logistic;
 use peergrad_models::task::loss::Loss;
+use peergrad_models::task::margin_loss::MarginLoss;
 use peergrad_models::task::network::Network;
+use peergrad_models::task::sparse_linear;
 use peergrad_protocol::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 
 use super::algorithm::Algorithm;
 use super::deep::convolutional::ConvolutionalSettings;
 use super::deep::transformer::{LoraSettings, TransformerSettings};
+use super::factorization::FactorizationSettings;
 use super::{
     DataSettings, PARAMETERS_MAX, Specification, SpecificationError, TrainingSettings, deep, within,
 };
@@ -32,8 +34,12 @@ pub enum ModelSettings {
         /// The activation after each hidden layer.
         activation: Activation,
     },
-    /// [Logistic regression](logistic) on features that are mostly zero.
+    /// [Logistic regression](MarginLoss::CrossEntropy) on features that are mostly zero.
     Logistic {},
+    /// A linear support vector machine, on a table or on features that are mostly zero.
+    Svm {},
+    /// A matrix factorization, on ratings.
+    Factorization(FactorizationSettings),
     /// A convolutional network, on pictures.
     Convolutional(ConvolutionalSettings),
     /// A transformer, on text.
@@ -45,7 +51,7 @@ impl ModelSettings {
     #[must_use]
     pub fn is_deep(&self) -> bool {
         match self {
-            Self::Dense { .. } | Self::Logistic {} => false,
+            Self::Dense { .. } | Self::Logistic {} | Self::Svm {} | Self::Factorization(_) => false,
             Self::Convolutional(_) | Self::Transformer(_) => true,
         }
     }
@@ -69,7 +75,7 @@ impl ModelSettings {
         data: &DataSettings,
     ) -> Result<Option<Architecture>, SpecificationError> {
         Ok(match self {
-            Self::Dense { .. } | Self::Logistic {} => None,
+            Self::Dense { .. } | Self::Logistic {} | Self::Svm {} | Self::Factorization(_) => None,
             Self::Convolutional(settings) => Some(settings.architecture(data)?),
             Self::Transformer(settings) => Some(settings.architecture(data)?),
         })
@@ -91,9 +97,47 @@ impl ModelSettings {
             return Err(deep::mismatch());
         }
         match self {
-            Self::Dense { hidden, .. } => check_dense(hidden, data),
+            Self::Dense { hidden, .. } => check_dense(hidden, outputs(&data.target).0, data),
+            Self::Svm {} => check_svm(data, training),
+            Self::Factorization(settings) => settings.check(data, training),
             _ => check_logistic(data, training),
         }
+    }
+
+    /// What a model of a table computes with this data; `None` for another model.
+    pub(super) fn table_model(&self, data: &DataSettings) -> Option<TableModel> {
+        let dense = |hidden: &[usize], activation, (outputs, loss)| {
+            let widths = [&[data.layout.columns()], hidden, &[outputs]].concat();
+            TableModel::Dense(Network::new(&widths, activation, loss))
+        };
+        Some(match self {
+            Self::Dense { hidden, activation } => dense(hidden, *activation, outputs(&data.target)),
+            Self::Logistic {} => TableModel::Sparse(MarginLoss::CrossEntropy),
+            Self::Svm {} if is_sparse_svm(data) => TableModel::Sparse(MarginLoss::SquaredHinge),
+            Self::Svm {} => dense(&[], Activation::default(), (margins(data), Loss::SquaredHinge)),
+            _ => return None,
+        })
+    }
+}
+
+/// What computes a model of a table.
+pub(super) enum TableModel {
+    /// A network of dense layers.
+    Dense(Network),
+    /// A linear classifier of two classes, on features that are mostly zero.
+    Sparse(MarginLoss),
+}
+
+/// Whether a support vector machine takes samples as lists of what is not zero: those of a LIBSVM file with two classes.
+fn is_sparse_svm(data: &DataSettings) -> bool {
+    data.layout.format() == Format::Libsvm && margins(data) == 1
+}
+
+/// The margins of a support vector machine: one for two classes, and otherwise one for each class, against all others.
+fn margins(data: &DataSettings) -> usize {
+    match outputs(&data.target).0 {
+        2 => 1,
+        classes => classes,
     }
 }
 
@@ -106,11 +150,11 @@ fn outputs(target: &Target) -> (usize, Loss) {
     }
 }
 
-fn check_dense(hidden: &[usize], data: &DataSettings) -> Result<(), SpecificationError> {
+fn check_dense(hidden: &[usize], outputs: usize, data: &DataSettings) -> Result<(), SpecificationError> {
     within("model.hidden", hidden.len(), 0..=HIDDEN_LAYERS_MAX, "at most 64 layers")?;
     let mut inputs = data.layout.columns() as u64;
     let mut parameters = 0;
-    for &width in hidden.iter().chain([&outputs(&data.target).0]) {
+    for &width in hidden.iter().chain([&outputs]) {
         within("model.hidden", width, 1..=1 << 20, "layers of 1 to 1048576")?;
         parameters += (inputs + 1) * width as u64;
         inputs = width as u64;
@@ -126,9 +170,28 @@ fn check_logistic(data: &DataSettings, training: &TrainingSettings) -> Result<()
     if data.standardization != Standardization::identity() {
         return Err(SpecificationError::Foreign("a logistic model has standardized features".to_owned()));
     }
+    check_sparse(training, "a logistic model")
+}
+
+fn check_svm(data: &DataSettings, training: &TrainingSettings) -> Result<(), SpecificationError> {
+    let foreign = |what: &str| Err(SpecificationError::Foreign(what.to_owned()));
+    if !matches!(data.target, Target::Class { .. }) {
+        return foreign("a support vector machine predicts a number");
+    }
+    if !is_sparse_svm(data) {
+        return check_dense(&[], margins(data), data);
+    }
+    if data.standardization != Standardization::identity() {
+        return foreign("a sparse model has standardized features");
+    }
+    check_sparse(training, "a sparse model")
+}
+
+/// Checks that the algorithm can train a model whose steps each touch few parameters.
+pub(super) fn check_sparse(training: &TrainingSettings, model: &str) -> Result<(), SpecificationError> {
     if let Algorithm::Downpour { n_fetch, .. } = training.algorithm {
-        let allowed = "1 with a logistic model: in each step a peer reads what its samples need";
-        within("sync.n_fetch", n_fetch, 1..=1, allowed)?;
+        let allowed = format!("1 with {model}: in each step a peer reads what its samples need");
+        within("sync.n_fetch", n_fetch, 1..=1, &allowed)?;
     }
     Ok(())
 }
@@ -137,10 +200,13 @@ impl Specification {
     /// The manifest of the model: its tensors and their shapes.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
-        match &self.model {
-            ModelSettings::Dense { hidden, activation } => self.network(hidden, *activation).manifest(),
-            ModelSettings::Logistic {} => logistic::manifest(self.data.layout.columns()),
-            ModelSettings::Convolutional(_) | ModelSettings::Transformer(_) => {
+        if let ModelSettings::Factorization(settings) = &self.model {
+            return settings.model().manifest();
+        }
+        match self.model.table_model(&self.data) {
+            Some(TableModel::Dense(network)) => network.manifest(),
+            Some(TableModel::Sparse(_)) => sparse_linear::manifest(self.data.layout.columns()),
+            None => {
                 let tensors = self.architecture().map(|net| deep::tensors(&net, self.adapters()));
                 peergrad_models::deep::tensors::manifest(&tensors.unwrap_or_default())
             }
@@ -156,13 +222,6 @@ impl Specification {
         self.model.architecture(&self.data)?.ok_or_else(none)
     }
 
-    /// The network of dense layers, with these hidden ones.
-    pub(super) fn network(&self, hidden: &[usize], activation: Activation) -> Network {
-        let (outputs, loss) = outputs(&self.data.target);
-        let widths = [&[self.data.layout.columns()], hidden, &[outputs]].concat();
-        Network::new(&widths, activation, loss)
-    }
-
     /// The adapters that are trained, if only these are.
     #[must_use]
     pub fn adapters(&self) -> Option<LoraSettings> {
@@ -171,7 +230,11 @@ impl Specification {
 
     /// Whether the samples list only the features that are not zero. A CSV or IDX file is read as a dense table in any case.
     pub(super) fn is_sparse(&self) -> bool {
-        matches!(self.model, ModelSettings::Logistic {}) && self.data.layout.format() == Format::Libsvm
+        match self.model {
+            ModelSettings::Logistic {} => self.data.layout.format() == Format::Libsvm,
+            ModelSettings::Svm {} => is_sparse_svm(&self.data),
+            _ => false,
+        }
     }
 
     /// Whether the samples are pictures that stay bytes.
@@ -179,3 +242,6 @@ impl Specification {
         self.model.convolutional().is_some_and(|net| net.bytes)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,6 +19,7 @@ use super::algorithm::{Aggregation, Algorithm};
 use super::deep::convolutional::{self, PictureForm, resolve_convolutional};
 use super::deep::data::{SampleValues, SampledFile};
 use super::deep::transformer::{resolve_text, resolve_transformer};
+use super::factorization::resolve_factorization;
 use super::run_file::{
     DataSection, InputForm, ModelKind, OptimizerKind, OptimizerSection, RunFile, ScheduleName,
 };
@@ -30,9 +31,8 @@ use crate::prepared_text::PreparedText;
 
 /// The most classes that may be given as a count.
 const CLASSES_COUNTED_MAX: u32 = 1 << 16;
-/// The allowed value of `standardize` with a logistic model.
-const ONLY_WITHOUT_ZEROS: &str =
-    "false if `kind` in [model] is \"logistic\": standardization would change the zeros";
+/// The allowed value of `standardize` with samples that list what is not zero.
+const ONLY_WITHOUT_ZEROS: &str = "false if `kind` in [model] is \"logistic\", or \"svm\" with a LIBSVM file: standardization would change the zeros";
 /// Why a network with batch norms cannot be trained.
 const NO_STATISTICS: &str = "batch norms need `kind` \"sync\", \"backup-workers\", \"local\" or \"diloco\" in [sync], with exact `gradients`: use these, or group norms";
 /// Elements in a KiB of a segment.
@@ -77,6 +77,7 @@ pub fn resolve_with_notices(
             let (model, data) = resolve_language_model(run, section, data_name, packed)?;
             (model, data, vec![])
         }
+        InputForm::Ratings => resolve_factorization(run, section, data_name, packed)?,
         input => {
             let ResolvedData { data, picture, notices } =
                 resolve_data(section, input, run.seed, data_name, packed)?;
@@ -200,11 +201,12 @@ pub(crate) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         optimizer: resolve_rule(&run.optimizer)?,
         groups: run.optimizer.groups.clone(),
         clip_norm: run.optimizer.clip_norm,
+        bounds: run.optimizer.bounds,
         schedule: resolve_schedule(run, rated_steps)?,
     };
     training.algorithm.check(training.topology)?;
     training.evaluation.check(&training.algorithm)?;
-    training.algorithm.check_rule(&training.optimizer)?;
+    training.algorithm.check_rule(&training.optimizer, training.bounds)?;
     training.combine.check(training.topology, &training.algorithm)?;
     dealing::check(&training)?;
     compression::check(&training)?;
@@ -230,10 +232,7 @@ pub(super) fn resolve_data(
     name: &str,
     packed: &DataBytes,
 ) -> Result<ResolvedData, SpecificationError> {
-    within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
-    if let Some(count) = section.skip_lines {
-        within("data.skip_lines", count, ..=SKIPPED_LINES_MAX, "0 to 1000")?;
-    }
+    let layout_hints = column_hints(section)?;
     if let (Some(Predict::Number), Some(_)) = (section.predict, &section.classes) {
         return Err(contradiction("data.classes", "given", "only if `predict` is \"class\""));
     }
@@ -243,16 +242,6 @@ pub(super) fn resolve_data(
     if let Some(width) = section.features {
         within("data.features", width, 1..=FEATURES_MAX, "1 to 16777216")?;
     }
-    let layout_hints = ColumnHints {
-        header: section.header,
-        label: section.label.clone(),
-        features: section.columns.clone(),
-        width: section.features,
-        encoding: section.encoding,
-        delimiter: section.delimiter,
-        decimal: section.decimal,
-        skip_lines: section.skip_lines,
-    };
     let SampledFile { layout, notices, labels, values, sample_shape } =
         SampledFile::read(name, packed, input, &layout_hints)?;
     let picture = match input {
@@ -260,16 +249,15 @@ pub(super) fn resolve_data(
             let picture = convolutional::picture(section, layout.columns(), &sample_shape)?;
             Some(PictureForm { picture, bytes: matches!(values, SampleValues::Bytes { .. }) })
         }
-        InputForm::Table | InputForm::SparseTable | InputForm::Text => None,
+        _ => None,
     };
-    let is_sparse = input == InputForm::SparseTable;
+    let is_sparse = matches!(values, SampleValues::Sparse);
     let dense_only = Condition { holds: !is_sparse, allowed: ONLY_WITHOUT_ZEROS };
     dense_only.check("data.standardize", section.standardize.filter(|is_wanted| *is_wanted))?;
     // Sparse formats omit zeros because they carry no information, and their values are usually scaled.
     let is_standardized = section.standardize.unwrap_or(layout.format() != Format::Libsvm) && !is_sparse;
     let rows = labels.rows().len() as u32;
-    // At least one row is trained.
-    let held_out_rows = ((f64::from(rows) * section.held_out).round() as u32).min(rows - 1);
+    let held_out_rows = section.held_out_rows(rows);
     let split = HeldOutSplit::draw(seed, rows, held_out_rows);
     let target_hints = TargetHints { predict: section.predict, classes: section.classes.clone() };
     let target = Target::infer(name, &labels, &target_hints, &split.training)?;
@@ -289,6 +277,27 @@ pub(super) fn resolve_data(
         standardization,
     };
     Ok(ResolvedData { data, picture, notices })
+}
+
+/// What a section says about the columns of a file.
+///
+/// # Errors
+/// The share of held-out rows, or the number of skipped lines, is out of bounds.
+pub(super) fn column_hints(section: &DataSection) -> Result<ColumnHints, SpecificationError> {
+    within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
+    if let Some(count) = section.skip_lines {
+        within("data.skip_lines", count, ..=SKIPPED_LINES_MAX, "0 to 1000")?;
+    }
+    Ok(ColumnHints {
+        header: section.header,
+        label: section.label.clone(),
+        features: section.columns.clone(),
+        width: section.features,
+        encoding: section.encoding,
+        delimiter: section.delimiter,
+        decimal: section.decimal,
+        skip_lines: section.skip_lines,
+    })
 }
 
 /// Rejects keys of other kinds of models.
@@ -320,6 +329,7 @@ fn check_model_keys(run: &RunFile, data: &DataSection) -> Result<(), Specificati
     let llama = Condition { holds: kind == ModelKind::Llama, allowed: "only if `kind` is \"llama\"" };
     llama.check("model.kv_heads", model.kv_heads)?;
     llama.check("model.hidden_width", model.hidden_width)?;
+    check_factorization_keys(run, data)?;
     let table = Condition {
         holds: !kind.is_for_text(),
         allowed: "nothing if `kind` in [model] is \"gpt\" or \"llama\": they read the file as prose, without columns",
@@ -337,6 +347,24 @@ fn check_model_keys(run: &RunFile, data: &DataSection) -> Result<(), Specificati
     table.check("data.standardize", data.standardize)
 }
 
+/// Rejects the keys of a factorization for other models, and the keys of tables for a factorization.
+fn check_factorization_keys(run: &RunFile, data: &DataSection) -> Result<(), SpecificationError> {
+    let (model, is_factorization) = (&run.model, run.model.kind == ModelKind::Factorization);
+    let own = Condition { holds: is_factorization, allowed: "only if `kind` is \"factorization\"" };
+    own.check("model.rank", model.rank)?;
+    own.check("model.regularization", model.regularization)?;
+    own.check("model.biases", model.biases)?;
+    own.check("model.global_mean", model.global_mean)?;
+    let table = Condition {
+        holds: !is_factorization,
+        allowed: "nothing if `kind` in [model] is \"factorization\": ratings are numbers, and users and items are known by their ids",
+    };
+    table.check("data.features", data.features)?;
+    table.check("data.predict", data.predict)?;
+    table.check("data.classes", data.classes.as_ref())?;
+    table.check("data.standardize", data.standardize)
+}
+
 fn resolve_model_of_table(run: &RunFile, target: &Target) -> Result<ModelSettings, SpecificationError> {
     let section = &run.model;
     match (section.kind, target) {
@@ -348,6 +376,11 @@ fn resolve_model_of_table(run: &RunFile, target: &Target) -> Result<ModelSetting
         (ModelKind::Logistic, Target::Class { classes }) if classes.len() > 2 => {
             let allowed = "softmax or mlp, because there are more than two classes";
             return Err(contradiction("model.kind", "logistic", allowed));
+        }
+        (ModelKind::Svm, Target::Number { .. }) => {
+            let allowed =
+                "linear or mlp, because the label is a number; or set `predict = \"class\"` in [data]";
+            return Err(contradiction("model.kind", "svm", allowed));
         }
         (ModelKind::Softmax, Target::Number { .. }) => {
             let allowed =
@@ -361,8 +394,10 @@ fn resolve_model_of_table(run: &RunFile, target: &Target) -> Result<ModelSetting
         }
         _ => {}
     }
-    if section.kind == ModelKind::Logistic {
-        return Ok(ModelSettings::Logistic {});
+    match section.kind {
+        ModelKind::Logistic => return Ok(ModelSettings::Logistic {}),
+        ModelKind::Svm => return Ok(ModelSettings::Svm {}),
+        _ => {}
     }
     let hidden_default = if section.kind == ModelKind::Mlp { vec![128] } else { Vec::new() };
     Ok(ModelSettings::Dense {

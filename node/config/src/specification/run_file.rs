@@ -9,6 +9,7 @@ use peergrad_models::data::dialect::Delimiter;
 use peergrad_models::data::encoding::TextEncoding;
 use peergrad_models::data::labels::{Classes, Predict};
 use peergrad_models::data::notation::Decimal;
+use peergrad_models::optimizer::Bounds;
 use peergrad_models::task::activation::Activation;
 use peergrad_protocol::placement::Replicas;
 use serde::Deserialize;
@@ -88,7 +89,8 @@ pub struct DataSection {
     /// A CSV, LIBSVM or IDX file, gzipped or not, by its path relative to the run file's folder; or `digits`, which is built in. The
     /// format is detected from the file's contents.
     pub file: String,
-    /// CSV only: the label column, by name or by number from 1. Default: the one named label, class or target, or else inferred.
+    /// CSV only: the label column, by name or by number from 1. Default: the one named label, class or target, or else inferred. With
+    /// `factorization`, the column of ratings.
     pub label: Option<Column>,
     /// CSV only: whether the first line names the columns. Default: inferred.
     pub header: Option<bool>,
@@ -103,7 +105,7 @@ pub struct DataSection {
     /// LIBSVM only: the number of features, if later files have larger indices than this one. Default: the largest index.
     pub features: Option<usize>,
     /// The feature columns, by name (CSV) or by number from 1: the indices of a LIBSVM file, the values of a sample in an IDX file.
-    /// Default: all except the label.
+    /// Default: all except the label. With `factorization`, the column of users and that of items.
     pub columns: Option<Vec<Column>>,
     /// `class` or `number`. Default: inferred from the labels.
     pub predict: Option<Predict>,
@@ -121,7 +123,7 @@ pub struct DataSection {
     pub changes: Option<Vec<String>>,
 }
 
-/// `[model]`: the model.
+/// `[model]`: the model. It has 18 fields because the section is flat.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelSection {
@@ -154,6 +156,14 @@ pub struct ModelSection {
     pub lora: Option<usize>,
     /// With `lora` only: what the adapters are multiplied by, times the rank. Default: twice the rank.
     pub lora_alpha: Option<f32>,
+    /// `factorization` only: the factors of each user and each item. Default 10.
+    pub rank: Option<usize>,
+    /// `factorization` only: this times the squares of all numbers behind a rating is added to its loss. Default 0.02.
+    pub regularization: Option<f32>,
+    /// `factorization` only: whether each user and each item has a bias. Default true.
+    pub biases: Option<bool>,
+    /// `factorization` only: whether the mean of the training ratings is part of each prediction. Default true.
+    pub global_mean: Option<bool>,
 }
 
 /// `layers` in `[model]`.
@@ -192,6 +202,10 @@ pub enum ModelKind {
     Linear,
     /// Logistic regression on sparse features, for two classes.
     Logistic,
+    /// A linear support vector machine, for classes.
+    Svm,
+    /// Matrix factorization, for ratings.
+    Factorization,
     /// A convolutional network, for pictures.
     Cnn,
     /// A residual network, for pictures.
@@ -209,6 +223,10 @@ pub(super) enum InputForm {
     Table,
     /// Rows that list the numbers which are not zero.
     SparseTable,
+    /// Rows of numbers, or, in a LIBSVM file, those that are not zero.
+    AnyTable,
+    /// Ratings.
+    Ratings,
     /// Pictures.
     Pictures,
     /// Text.
@@ -221,6 +239,8 @@ impl ModelKind {
         match self {
             Self::Mlp | Self::Softmax | Self::Linear => InputForm::Table,
             Self::Logistic => InputForm::SparseTable,
+            Self::Svm => InputForm::AnyTable,
+            Self::Factorization => InputForm::Ratings,
             Self::Cnn | Self::Resnet => InputForm::Pictures,
             Self::Gpt | Self::Llama => InputForm::Text,
         }
@@ -239,7 +259,7 @@ impl ModelKind {
     }
 }
 
-/// `[optimizer]`: the optimizer and the learning rate. It has 19 fields because the section is flat.
+/// `[optimizer]`: the optimizer and the learning rate. It has 20 fields because the section is flat.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerSection {
@@ -281,6 +301,9 @@ pub struct OptimizerSection {
     /// The greatest norm of the mean gradient of a step, over all parameters but statistics: a longer one is shortened before its update, as
     /// by `torch.nn.utils.clip_grad_norm_`. Under `local`, `diloco` and `ds-sync`, each peer's in each of its local steps. Default: no limit.
     pub clip_norm: Option<f32>,
+    /// The least and the greatest value of a parameter: after each update, a parameter outside moves to the nearer end. `[0.0, inf]` keeps all
+    /// parameters nonnegative. Statistics have none. Default: no bounds.
+    pub bounds: Option<Bounds>,
     /// `[[optimizer.groups]]`: tensors that are trained differently. Default: none.
     pub groups: Vec<GroupSettings>,
 }

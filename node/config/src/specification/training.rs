@@ -6,7 +6,7 @@ use std::time::Duration;
 use peergrad_collectives::plan::Topology;
 use peergrad_core::partition_policy::PartitionPolicy;
 use peergrad_core::program::loader::TrainingConfig;
-use peergrad_models::optimizer::{Optimizer, Schedule};
+use peergrad_models::optimizer::{Bounds, Optimizer, Schedule};
 use peergrad_models::schedule::Decay;
 use peergrad_protocol::limits::{CHECKPOINTS_MAX, SEGMENT_BYTES_MAX};
 use peergrad_protocol::manifest::Manifest;
@@ -20,7 +20,7 @@ use super::groups::{self, GroupSettings};
 use super::run_file::DealingName;
 use super::{SpecificationError, dealing, patience, replicas, within};
 
-/// How a run trains. It has 21 fields because the specification is flat text, and the settings are independent of each other.
+/// How a run trains. It has 22 fields because the specification is flat text, and the settings are independent of each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingSettings {
@@ -61,6 +61,9 @@ pub struct TrainingSettings {
     /// The greatest norm of the mean gradient; `None` for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f32>,
+    /// Where parameters stay; `None`: anywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<Bounds>,
     /// The schedule of the learning rate.
     pub schedule: Schedule,
     /// The encoding of contributions.
@@ -113,6 +116,7 @@ impl TrainingSettings {
             rule: self.optimizer,
             groups: groups::resolve(&self.groups, manifest)?,
             clip_norm: self.clip_norm,
+            bounds: self.bounds,
             schedule: self.schedule,
             fixed_topology: self.topology.into(),
             gradients: self.gradients.into(),
@@ -144,11 +148,12 @@ impl TrainingSettings {
         patience::check(self.patience_seconds)?;
         self.evaluation.check(&self.algorithm)?;
         check_rule(&self.optimizer)?;
+        check_bounds(self.bounds)?;
         groups::check(self)?;
         self.combine.check(self.topology, &self.algorithm)?;
         dealing::check(self)?;
         self.algorithm.check(self.topology)?;
-        self.algorithm.check_rule(&self.optimizer)?;
+        self.algorithm.check_rule(&self.optimizer, self.bounds)?;
         if self.policy.allows_forks() && self.algorithm.has_tables() {
             return Err(SpecificationError::Setting {
                 key: "partition.policy",
@@ -200,6 +205,18 @@ fn check_rule(rule: &Optimizer) -> Result<(), SpecificationError> {
             within("optimizer.beta", beta, f32::MIN_POSITIVE..=f32::MAX, "above 0")?;
             penalties(l1, l2)
         }
+    }
+}
+
+fn check_bounds(bounds: Option<Bounds>) -> Result<(), SpecificationError> {
+    match bounds {
+        Some(bounds) if !bounds.is_valid() => Err(SpecificationError::Setting {
+            key: "optimizer.bounds",
+            found: format!("[{}, {}]", bounds.low, bounds.high),
+            allowed: "two numbers, of which the second is larger, such as [-1.0, 1.0]; or [0.0, inf] for nonnegative parameters"
+                .to_owned(),
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -56,7 +56,7 @@ impl Prepared {
     pub(crate) fn draw(loaded: Loaded) -> Self {
         let vectors = Pool::new(VECTORS_KEPT_MAX);
         let mut initial = vectors.take_zeroed(loaded.manifest.parameter_count());
-        loaded.task.initial(loaded.config.seed, &mut initial);
+        loaded.initial(&mut initial);
         let initial_digest = ContentDigest::of(initial.bytes());
         Self { loaded, vectors, initial: Some(Arc::new(initial)), initial_digest }
     }

@@ -12,7 +12,7 @@ use peergrad_collectives::combine::Combine;
 use peergrad_collectives::cost::CostModel;
 use peergrad_collectives::plan::{ShardLayout, Topology};
 use peergrad_models::data::bytes::DataBytes;
-use peergrad_models::optimizer::{GroupedOptimizer, Optimizer, ParameterGroups, Schedule};
+use peergrad_models::optimizer::{Bounds, GroupedOptimizer, Optimizer, ParameterGroups, Schedule};
 use peergrad_models::task::Task;
 use peergrad_protocol::cursor::{DataCursor, permutation};
 use peergrad_protocol::limits::{HOP_BYTES, LINK_SEGMENTS, ROUND_BYTES_MAX};
@@ -109,6 +109,12 @@ impl Loaded {
         cursor.steps_left(self.config.epochs, step_samples, sample_count)
     }
 
+    /// Fills `parameters`, which are all zero before, with the values that training starts from: those of the task, within the bounds.
+    pub fn initial(&self, parameters: &mut [f32]) {
+        self.task.initial(self.config.seed, parameters);
+        self.config.optimizer().project(parameters);
+    }
+
     /// The size of the run.
     #[must_use]
     pub fn run_size(&self) -> RunSize {
@@ -143,6 +149,8 @@ pub struct TrainingConfig {
     pub groups: ParameterGroups,
     /// The greatest norm of a mean gradient, before its update; `None` for no limit.
     pub clip_norm: Option<f32>,
+    /// Where parameters stay, from the initial values on; `None`: anywhere.
+    pub bounds: Option<Bounds>,
     /// The learning rate over the run.
     pub schedule: Schedule,
     /// How tensors travel. `None`: the topology is chosen for each shard layout, by the lines that members have measured.
@@ -233,10 +241,11 @@ impl TrainingConfig {
         }
     }
 
-    /// The rule with the groups of the parameters and the greatest norm of their gradient.
+    /// The rule with the groups of the parameters, the greatest norm of their gradient and their bounds.
     #[must_use]
     pub fn optimizer(&self) -> GroupedOptimizer {
-        GroupedOptimizer { rule: self.rule, groups: self.groups.clone(), clip_norm: self.clip_norm }
+        let Self { rule, ref groups, clip_norm, bounds, .. } = *self;
+        GroupedOptimizer { rule, groups: groups.clone(), clip_norm, bounds }
     }
 
     /// Whether a ring is impossible: in one no member sees single contributions, and a lossy codec would be applied at each hop.

@@ -1,6 +1,6 @@
 //! Rules: what owners do with what workers add to a row.
 
-use peergrad_models::optimizer::{Optimizer, Schedule};
+use peergrad_models::optimizer::{Bounds, Optimizer, Schedule};
 
 use super::integer;
 
@@ -21,6 +21,8 @@ pub enum TableRule {
         rule: Optimizer,
         /// The learning rates, by the clock of the worker that adds.
         schedule: Schedule,
+        /// Where the numbers of a row stay after its first update; `None`: anywhere.
+        bounds: Option<Bounds>,
     },
     /// They apply a rule of the program.
     Custom(RowRule),
@@ -108,8 +110,9 @@ impl TableRule {
                 keep_larger(&mut numbers[..width], added);
                 return true;
             }
-            Self::Optimizer { rule, schedule } => {
-                let update = rule.update(schedule.rate(clock), changes.saturating_add(1), 1.0);
+            Self::Optimizer { rule, schedule, bounds } => {
+                let update =
+                    rule.update(schedule.rate(clock), changes.saturating_add(1), 1.0).within(*bounds);
                 let (values, moments) = numbers.split_at(width);
                 room.clear();
                 room.extend_from_slice(added);
@@ -165,6 +168,14 @@ mod tests {
         let mut earlier = vec![2.0, 1.0];
         TableRule::Max.combine(&mut earlier, &[1.0, 4.0]);
         assert_eq!(earlier, [2.0, 4.0]);
+    }
+
+    #[test]
+    fn an_optimizer_keeps_rows_within_the_bounds() {
+        let schedule = Schedule::constant(1.0);
+        let rule = TableRule::Optimizer { rule: Optimizer::SGD, schedule, bounds: Some(Bounds::NONNEGATIVE) };
+        assert_eq!(after(rule, 2, &[&[-1.0, 3.0]]), (vec![1.0, 0.0], 1));
+        assert_eq!(after(rule, 2, &[&[-1.0, 3.0], &[4.0, -0.5]]), (vec![0.0, 0.5], 2));
     }
 
     #[test]

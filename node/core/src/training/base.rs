@@ -100,7 +100,7 @@ impl EngineBase {
     /// The initial parameters of a run: the same at every member.
     pub(super) fn initial_parameters(&self) -> Arc<Buffer> {
         let mut initial = self.vectors.take_zeroed(self.loaded.manifest.parameter_count());
-        self.loaded.task.initial(self.loaded.config.seed, &mut initial);
+        self.loaded.initial(&mut initial);
         Arc::new(initial)
     }
 

@@ -149,7 +149,7 @@ impl TableEngine {
         }
         let loaded = &self.base.loaded;
         let mut parameters = vec![0.0; loaded.manifest.parameter_count()];
-        loaded.task.initial(loaded.config.seed, &mut parameters);
+        loaded.initial(&mut parameters);
         let Exchange { layout, member: TableMember { worker, .. }, .. } = &mut self.exchange;
         let chunks = chunks.iter().map(|chunk| *chunk as usize);
         for chunk in chunks.filter(|chunk| *chunk < layout.chunk_count()) {

@@ -132,25 +132,29 @@ fn check_values(file: &str, rows: usize, columns: usize, limit: usize) -> Result
 }
 
 /// The place of a row, from which an error computes the line number.
-struct CellLocation<'a> {
-    file: &'a str,
-    bytes: &'a [u8],
+pub(super) struct CellLocation<'a> {
+    pub(super) file: &'a str,
+    pub(super) bytes: &'a [u8],
     /// The byte at which the reader began to look for the row; blank lines that it skipped come after it.
-    start: u64,
+    pub(super) start: u64,
     /// The decimal mark of the file.
-    decimal: Decimal,
+    pub(super) decimal: Decimal,
 }
 
 impl CellLocation<'_> {
-    /// The row's line, from 1.
-    fn line(&self) -> u64 {
+    /// The byte at which the row begins, after blank lines.
+    pub(super) fn row_start(&self) -> usize {
         let start = usize::try_from(self.start).unwrap_or(usize::MAX).min(self.bytes.len());
         let blank = self.bytes[start..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-        let before = &self.bytes[..start + blank];
-        1 + line_ends(before)
+        start + blank
     }
 
-    fn row_width(&self, found: usize, expected: usize) -> DenseTableError {
+    /// The row's line, from 1.
+    pub(super) fn line(&self) -> u64 {
+        1 + line_ends(&self.bytes[..self.row_start()])
+    }
+
+    pub(super) fn row_width(&self, found: usize, expected: usize) -> DenseTableError {
         DenseTableError::RowWidth { file: self.file.to_owned(), line: self.line(), found, expected }
     }
 
@@ -183,7 +187,7 @@ impl CellLocation<'_> {
     }
 
     /// The text of a label cell: trimmed, and a number as `3` or `3.5`.
-    fn label<'a>(
+    pub(super) fn label<'a>(
         &self,
         cell: &'a [u8],
         column: usize,

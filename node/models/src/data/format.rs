@@ -27,6 +27,7 @@ use super::inferred::Inferred;
 use super::libsvm::{self, LibsvmError};
 use super::matching::MatchError;
 use super::numbered::{Numbered, NumberedFormat};
+use super::ratings::RatingsError;
 use super::sparse::SparseTable;
 use super::unsupported::{self, Remedy, Unsupported};
 use crate::deep::text::TextLayout;
@@ -91,6 +92,9 @@ pub enum FormatError {
     /// The columns of the model cannot be found in a file to evaluate on.
     #[error(transparent)]
     Match(#[from] MatchError),
+    /// The file cannot be read as ratings.
+    #[error(transparent)]
+    Ratings(#[from] RatingsError),
     /// The file is of a format that is recognized and not read.
     #[error("{file}: this looks like {name}; {remedy}")]
     Unsupported {
@@ -158,7 +162,7 @@ impl Format {
     }
 
     /// This format with an article, such as `an IDX file`.
-    fn file(self) -> String {
+    pub(super) fn file(self) -> String {
         let article = if self == Self::Idx { "an" } else { "a" };
         format!("{article} {self} file")
     }

@@ -22,7 +22,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Optimizer, Update, clipping};
+use super::{Bounds, Optimizer, Update, clipping};
 
 /// How the elements of a group are updated.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -131,7 +131,7 @@ impl Groups {
     }
 }
 
-/// An optimizer, the groups of the parameters that it updates, and the greatest norm of their gradient.
+/// An optimizer, the groups of the parameters that it updates, the greatest norm of their gradient, and the bounds of the parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupedOptimizer {
     /// The optimizer of elements without a group, whose settings those of a group replace.
@@ -141,11 +141,13 @@ pub struct GroupedOptimizer {
     /// The greatest norm of the mean gradient of all parameters but statistics; `None` for no limit. The [factor](Self::clip_factor) that
     /// keeps it needs the sums of all parameters.
     pub clip_norm: Option<f32>,
+    /// Where all parameters but statistics stay; `None`: anywhere.
+    pub bounds: Option<Bounds>,
 }
 
 impl From<Optimizer> for GroupedOptimizer {
     fn from(rule: Optimizer) -> Self {
-        Self { rule, groups: ParameterGroups::default(), clip_norm: None }
+        Self { rule, groups: ParameterGroups::default(), clip_norm: None, bounds: None }
     }
 }
 
@@ -177,6 +179,18 @@ impl GroupedOptimizer {
         if self.clip_norm.is_some() { self.clip_factor(self.squares(0, sums), samples) } else { 1.0 }
     }
 
+    /// Moves initial values that are outside the bounds to the nearer end; statistics stay.
+    ///
+    /// - `parameters`: the whole flat vector.
+    pub fn project(&self, parameters: &mut [f32]) {
+        let Some(bounds) = self.bounds else { return };
+        let (mut start, end) = (0, parameters.len());
+        for statistic in self.groups.statistics().chain(std::iter::once(end..end)) {
+            bounds.project(&mut parameters[start..statistic.start]);
+            start = statistic.end;
+        }
+    }
+
     /// The update of one step.
     ///
     /// - `rate`: the learning rate of the schedule.
@@ -189,11 +203,11 @@ impl GroupedOptimizer {
     #[must_use]
     pub fn update(&self, rate: f64, step: u32, samples: u64, clip_factor: f32) -> GroupedUpdate {
         let scale = 1.0 / samples as f32 * clip_factor;
-        let rest = self.rule.update(rate, step, scale);
+        let rest = self.rule.update(rate, step, scale).within(self.bounds);
         let update = |treatment: &Treatment| match *treatment {
             Treatment::Trained { weight_decay, rate_factor } => {
                 let rule = weight_decay.map_or(self.rule, |decay| self.rule.with_weight_decay(decay));
-                rule.update(rate * rate_factor, step, scale)
+                rule.update(rate * rate_factor, step, scale).within(self.bounds)
             }
             Treatment::Statistic => Update::mean(self.rule.moment_count(), samples),
         };
@@ -283,7 +297,7 @@ mod tests {
     #[test]
     fn each_element_is_updated_as_its_group_says() {
         for rule in RULES {
-            let found = GroupedOptimizer { rule, groups: groups(), clip_norm: None }.update(0.05, 3, 7, 1.0);
+            let found = GroupedOptimizer { rule, groups: groups(), ..rule.into() }.update(0.05, 3, 7, 1.0);
             let found = updated(&found, rule, 0..40);
             let alone = |rule: Optimizer, rate| {
                 updated(&GroupedOptimizer::from(rule).update(rate, 3, 7, 1.0), rule, 0..40)
@@ -309,7 +323,7 @@ mod tests {
     #[test]
     fn cutting_into_chunks_changes_no_bit() {
         for rule in RULES {
-            let update = GroupedOptimizer { rule, groups: groups(), clip_norm: None }.update(0.05, 3, 7, 1.0);
+            let update = GroupedOptimizer { rule, groups: groups(), ..rule.into() }.update(0.05, 3, 7, 1.0);
             let whole = updated(&update, rule, 0..40);
             for cut in 0..=40 {
                 let (head, tail) = (updated(&update, rule, 0..cut), updated(&update, rule, cut..40));

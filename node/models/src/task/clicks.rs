@@ -9,7 +9,7 @@
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::logistic::SparseSamples;
+use super::sparse_linear::SparseSamples;
 use crate::data::limits::FEATURES_MAX;
 
 /// A source of synthetic samples.
@@ -79,7 +79,8 @@ impl SparseSamples for SyntheticClicks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::task::logistic::Logistic;
+    use crate::task::margin_loss::MarginLoss;
+    use crate::task::sparse_linear::SparseLinear;
     use crate::task::{SparseTask, Task};
 
     #[test]
@@ -100,7 +101,7 @@ mod tests {
 
     #[test]
     fn labels_can_be_learned_from_the_features() {
-        let task = Logistic::new(SyntheticClicks::new(200, 3000, 10, 7), 2000);
+        let task = SparseLinear::new(SyntheticClicks::new(200, 3000, 10, 7), 2000, MarginLoss::CrossEntropy);
         let mut parameters = vec![0.0; 201];
         let mut gradient = vec![0.0; 201];
         let before = task.evaluate(&parameters);

@@ -1,12 +1,13 @@
 //! Losses: how wrong the outputs of a network are, and the gradient with respect to the outputs.
 //!
-//! A loss overwrites the outputs with its gradient, which is where the backward pass starts. Both losses have the same simple gradient:
-//! the prediction minus the target.
+//! A loss overwrites the outputs with its gradient, which is where the backward pass starts. Cross-entropy and squared error have the same
+//! simple gradient: the prediction minus the target.
 
 use std::ops::AddAssign;
 
 use ndarray::{ArrayViewMut2, Axis};
 
+use super::margin_loss::MarginLoss;
 use super::pieces::{half, join};
 use crate::data::labels::Labels;
 
@@ -17,6 +18,10 @@ pub enum Loss {
     SoftmaxCrossEntropy,
     /// Half the squared difference of the only output from the label. Needs [`Labels::Numbers`].
     HalfSquaredError,
+    /// The squared hinge loss of a support vector machine. With one output for each class, each output tells its class from all others (one
+    /// versus the rest), and their losses are added; a single output tells the second of two classes from the first. Needs
+    /// [`Labels::Classes`].
+    SquaredHinge,
 }
 
 /// Loss and number of correct classes of several rows of outputs.
@@ -24,7 +29,7 @@ pub enum Loss {
 pub struct Score {
     /// Summed over the rows.
     pub loss: f64,
-    /// Rows whose largest output is the right class; 0 where there are no classes.
+    /// Rows that are taken for the right class; 0 where there are no classes.
     pub correct: u64,
 }
 
@@ -95,6 +100,7 @@ impl Loss {
                 let correct = u64::from(largest(outputs) == class);
                 Score { loss: cross_entropy(outputs, class), correct }
             }
+            (Self::SquaredHinge, Labels::Classes(classes)) => squared_hinge(outputs, classes[label] as usize),
             (Self::HalfSquaredError, Labels::Numbers(numbers)) => {
                 outputs[0] -= numbers[label];
                 Score { loss: 0.5 * f64::from(outputs[0]) * f64::from(outputs[0]), correct: 0 }
@@ -145,6 +151,23 @@ fn cross_entropy(outputs: &mut [f32], class: usize) -> f64 {
     f64::from(sum).ln() - f64::from(own)
 }
 
+/// Scores the margins of a sample, and overwrites them with the slopes of their losses.
+fn squared_hinge(outputs: &mut [f32], class: usize) -> Score {
+    let is_right = match outputs {
+        [margin] => (*margin > 0.0) == (class == 1),
+        _ => largest(outputs) == class,
+    };
+    let is_single = outputs.len() == 1;
+    let mut loss = 0.0;
+    for (index, output) in outputs.iter_mut().enumerate() {
+        let is_second = if is_single { class == 1 } else { index == class };
+        let margin = f64::from(*output);
+        loss += MarginLoss::SquaredHinge.loss(margin, is_second);
+        *output = MarginLoss::SquaredHinge.slope(margin, is_second) as f32;
+    }
+    Score { loss, correct: u64::from(is_right) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,6 +191,20 @@ mod tests {
         let score = Loss::SoftmaxCrossEntropy.score(outputs.view_mut(), &labels, |row| row);
         assert!((score.loss - 2e30).abs() < 1e24);
         assert_eq!(outputs, array![[1.0, -1.0, 0.0]]);
+    }
+
+    #[test]
+    fn squared_hinge_by_hand() {
+        // One output for each of three classes: 0.5 short of 1 on the right side, 0.25 on the wrong side, and far enough away.
+        let mut outputs = array![[0.5_f32, -0.75, -3.0], [1.0, 1.0, -1.0]];
+        let score = Loss::SquaredHinge.score(outputs.view_mut(), &Labels::Classes(vec![0, 1]), |row| row);
+        assert_eq!(score, Score { loss: 0.25 + 0.0625 + 4.0, correct: 1 }, "a tie goes to the first class");
+        assert_eq!(outputs, array![[-1.0, 0.5, 0.0], [4.0, 0.0, 0.0]]);
+        // A single output for two classes.
+        let mut outputs = array![[0.5_f32], [0.5], [0.0]];
+        let score = Loss::SquaredHinge.score(outputs.view_mut(), &Labels::Classes(vec![1, 0, 0]), |row| row);
+        assert_eq!(score, Score { loss: 0.25 + 2.25 + 1.0, correct: 2 });
+        assert_eq!(outputs, array![[-1.0], [3.0], [2.0]]);
     }
 
     #[test]

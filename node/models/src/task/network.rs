@@ -390,7 +390,7 @@ fn rows_mut<'a>(matrix: &'a mut ArrayViewMut2<'_, f32>) -> impl Iterator<Item = 
 }
 
 /// Uniform in -1..1, from the upper 24 bits: every value is exact.
-fn signed_unit(bits: u32) -> f32 {
+pub(super) fn signed_unit(bits: u32) -> f32 {
     const HALF: f32 = (1 << 23) as f32;
     ((bits >> 8) as f32 - HALF) / HALF
 }
@@ -441,6 +441,7 @@ mod tests {
         for activation in [Activation::Relu, Activation::Tanh, Activation::Gelu] {
             check_gradient(&Network::new(&[3, 5, 4], activation, Loss::SoftmaxCrossEntropy), &classes);
             check_gradient(&Network::new(&[3, 4, 6, 3, 1], activation, Loss::HalfSquaredError), &numbers);
+            check_gradient(&Network::new(&[3, 4], activation, Loss::SquaredHinge), &classes);
         }
     }
 

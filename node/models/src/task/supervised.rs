@@ -1,6 +1,6 @@
 //! Supervised learning: a network and labelled samples, as a task.
 //!
-//! All built-in models but sparse logistic regression are this task. A gradient call borrows scratch buffers from a pool and returns
+//! All built-in models of dense tables are this task. A gradient call borrows scratch buffers from a pool and returns
 //! them, so that after the first calls nothing of the size of a batch or of the parameters is allocated. Several calls may run at once.
 
 use std::sync::{Mutex, PoisonError};
@@ -92,7 +92,7 @@ pub fn evaluate(
         total += network.score(parameters, samples, start..count.min(start + BLOCK_ROWS), scratch);
     }
     let share = |sum: f64| if count == 0 { 0.0 } else { sum / count as f64 };
-    let has_accuracy = count > 0 && network.loss() == Loss::SoftmaxCrossEntropy;
+    let has_accuracy = count > 0 && network.loss() != Loss::HalfSquaredError;
     Evaluation {
         samples: u32::try_from(count).expect("a data set has fewer than 2^32 rows"),
         loss: share(total.loss),

@@ -13,36 +13,36 @@ use peergrad_core::table::{
     TableSpec,
 };
 use peergrad_models::optimizer::Optimizer;
+use peergrad_models::task::ParameterTable;
 
 use super::is_by_step;
 use crate::specification::run_file::ApplyName;
 
-/// How the owners of a parameter table apply updates. With plain SGD, they only add.
+/// How the owners of a parameter table apply updates. With plain SGD and without bounds, they only add.
 fn rule_of(loaded: &Loaded) -> TableRule {
-    let TrainingConfig { rule, schedule, .. } = loaded.config;
-    match rule {
-        Optimizer::Sgd { weight_decay: 0.0 } => TableRule::Sum,
-        rule => TableRule::Optimizer { rule, schedule },
+    let TrainingConfig { rule, schedule, bounds, .. } = loaded.config;
+    match (rule, bounds) {
+        (Optimizer::Sgd { weight_decay: 0.0 }, None) => TableRule::Sum,
+        (rule, bounds) => TableRule::Optimizer { rule, schedule, bounds },
     }
 }
 
-/// The layout of one table with all parameters. A row holds a few of them, or just one if each step of the task touches few.
+/// The layout of one table with all parameters, a few of them in each row; or of the tables of a sparse task.
 fn layout(loaded: &Loaded, apply_mode: ApplyMode) -> Arc<TableLayout> {
-    let count = loaded.manifest.parameter_count();
-    let width = match loaded.task.sparse() {
-        Some(_) => 1,
-        None => count.div_ceil(ROWS_WANTED).next_multiple_of(ROW_NUMBERS_MIN),
+    let tables = match loaded.task.sparse() {
+        Some(task) => task.tables(),
+        None => {
+            let count = loaded.manifest.parameter_count();
+            let width = count.div_ceil(ROWS_WANTED).next_multiple_of(ROW_NUMBERS_MIN);
+            vec![ParameterTable { name: "parameters", rows: count.div_ceil(width).max(1) as u64, width }]
+        }
     };
-    let (rows, rule, init) = (count.div_ceil(width).max(1) as u64, rule_of(loaded), Init::Parameters);
-    Arc::new(TableLayout::new(vec![Table {
-        name: "parameters".into(),
-        rows,
-        width,
-        vectors: 1,
-        rule,
-        apply_mode,
-        init,
-    }]))
+    let (rule, init) = (rule_of(loaded), Init::Parameters);
+    let table = |ParameterTable { name, rows, width }| {
+        // A table has a row even if a task has no parameters.
+        Table { name: name.into(), rows: rows.max(1), width, vectors: 1, rule, apply_mode, init }
+    };
+    Arc::new(TableLayout::new(tables.into_iter().map(table).collect()))
 }
 
 pub(super) fn atomicity(is_atomic: bool) -> Atomicity {
@@ -59,7 +59,7 @@ pub(super) fn ssp(
         .iter()
         .fold(first, |read_schedule, &(step, bound)| read_schedule.then(step, ReadPolicy::Staleness(bound)));
     let table_spec = move |loaded: &Loaded| {
-        let is_by_step = is_by_step(apply, &loaded.config.rule);
+        let is_by_step = is_by_step(apply, &loaded.config.rule, loaded.config.bounds);
         let apply_mode = if is_by_step { ApplyMode::PerClock } else { ApplyMode::Immediate };
         TableSpec {
             layout: layout(loaded, apply_mode),

@@ -8,7 +8,7 @@ use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::column_hints::ColumnHints;
 use peergrad_models::data::dataset::HeldOutSplit;
 use peergrad_models::data::dense_table::DenseTable;
-use peergrad_models::data::format::{FileLayout, FormatError};
+use peergrad_models::data::format::{FileLayout, Format, FormatError};
 use peergrad_models::data::idx::{Outline, is_idx};
 use peergrad_models::data::inferred::Inferred;
 use peergrad_models::data::label_texts::LabelTexts;
@@ -85,7 +85,11 @@ impl SampledFile {
         let bytes = in_memory(name, &bytes)?;
         let Inferred { layout, notices, .. } = FileLayout::infer(name, &bytes, hints)?;
         let sample_shape = outline.map(|outline| outline.sample_shape().to_vec()).unwrap_or_default();
-        if input == InputForm::SparseTable {
+        let is_sparse = match input {
+            InputForm::AnyTable => layout.format() == Format::Libsvm,
+            input => input == InputForm::SparseTable,
+        };
+        if is_sparse {
             let labels = layout.read_sparse(name, &bytes)?.labels;
             return Ok(Self { layout, notices, labels, values: SampleValues::Sparse, sample_shape });
         }

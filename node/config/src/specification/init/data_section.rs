@@ -63,7 +63,7 @@ pub(super) fn data_section(data: &DataSettings, shape: &str, words: &ColumnNames
 }
 
 /// How the text of a CSV file is read, and its label column.
-fn columns_settings(layout: &Columns, names: &[String]) -> String {
+pub(super) fn columns_settings(layout: &Columns, names: &[String]) -> String {
     let label = toml(&column(layout.label, names));
     let mut text = [
         line(&format!("header = {}", layout.header), "whether the first line names the columns"),

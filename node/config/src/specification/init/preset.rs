@@ -1,5 +1,6 @@
 //! The settings of a run file that depend on the size of the data: the model, the batch, the learning rate.
 
+use peergrad_models::data::format::Format;
 use peergrad_models::data::labels::Target;
 
 use super::super::DataSettings;
@@ -17,8 +18,12 @@ pub(super) struct Preset {
     epochs: u64,
     pub(super) batch: u64,
     pub(super) kind: ModelKind,
+    /// Whether each step touches few parameters.
+    pub(super) is_sparse: bool,
     hidden: usize,
     rate: f64,
+    /// The L2 penalty: that of a support vector machine is one over the number of training rows.
+    penalty: f64,
     /// Of a convolutional network.
     layers: Vec<String>,
 }
@@ -60,7 +65,16 @@ impl Preset {
             _ => 0.01,
         };
         let layers = picture.map(default_layers).unwrap_or_default();
-        Self { epochs, batch, kind, hidden, rate, layers }
+        let is_sparse = match kind {
+            ModelKind::Logistic => true,
+            ModelKind::Svm => data.layout.format() == Format::Libsvm && has_two_classes(data),
+            _ => false,
+        };
+        let training_rows = f64::from(data.rows - data.held_out_rows);
+        // Two digits are enough.
+        let inverse = || format!("{:.1e}", 1.0 / training_rows).parse().unwrap_or_default();
+        let penalty = if kind == ModelKind::Svm { inverse() } else { 0.0 };
+        Self { epochs, batch, kind, is_sparse, hidden, rate, penalty, layers }
     }
 
     /// The settings before the first section.
@@ -82,7 +96,7 @@ impl Preset {
 
     /// The sections `[model]` and `[optimizer]`.
     pub(super) fn model(&self) -> String {
-        let Self { hidden, rate, .. } = self;
+        let Self { hidden, rate, penalty, .. } = self;
         let model = match self.kind {
             ModelKind::Mlp => [
                 line("kind = \"mlp\"", "or softmax (classes) or linear (a number), without hidden layers"),
@@ -94,7 +108,10 @@ impl Preset {
                 line("kind = \"softmax\"", "softmax regression; or mlp, with hidden = [128]")
             }
             ModelKind::Linear => line("kind = \"linear\"", "linear regression; or mlp, with hidden = [128]"),
-            ModelKind::Logistic => line("kind = \"logistic\"", "one weight per feature; or softmax, mlp"),
+            ModelKind::Logistic => {
+                line("kind = \"logistic\"", "one weight per feature; or svm, softmax, mlp")
+            }
+            ModelKind::Svm => line("kind = \"svm\"", "a linear support vector machine; or softmax, mlp"),
             ModelKind::Cnn => [
                 line("kind = \"cnn\"", "a convolutional network; or resnet"),
                 format!("layers = {}\n", toml(&self.layers)),
@@ -106,14 +123,23 @@ impl Preset {
                 line("norm = \"group\"", "the norm after each convolution; or batch"),
             ]
             .concat(),
-            ModelKind::Gpt | ModelKind::Llama => unreachable!("a text has another run file"),
+            ModelKind::Gpt | ModelKind::Llama | ModelKind::Factorization => {
+                unreachable!("texts and ratings have other run files")
+            }
         };
-        if self.kind == ModelKind::Logistic {
+        let penalty_comment = |otherwise: &'static str| match self.kind {
+            ModelKind::Svm => "1 / (C x training rows), here with C = 1",
+            _ => otherwise,
+        };
+        if self.is_sparse {
             let optimizer = [
                 line("rule = \"ftrl\"", "a learning rate per feature; or prox, adagrad, sgd, ..."),
                 line("rate = 0.1", "the learning rate of a feature before it first occurs"),
                 line("l1 = 0.0", "factor of the L1 penalty, which makes weights zero"),
-                line("l2 = 0.0", "factor of the L2 penalty (half the sum of squares)"),
+                line(
+                    &format!("l2 = {penalty:?}"),
+                    penalty_comment("factor of the L2 penalty (half the sum of squares)"),
+                ),
             ]
             .concat();
             return format!("\n[model]\n{model}\n[optimizer]\n{optimizer}");
@@ -122,13 +148,21 @@ impl Preset {
             line("rule = \"adam\"", "or adamw, adagrad, momentum, sgd; prox or ftrl for sparse models"),
             line(&format!("rate = {rate}"), "the highest learning rate"),
             line("schedule = \"cosine\"", "decays to 0 at the end; or step, constant"),
-            line("weight_decay = 0.0", "this multiple of the parameters is added to the gradient"),
+            line(
+                &format!("weight_decay = {penalty:?}"),
+                penalty_comment("this multiple of the parameters is added to the gradient"),
+            ),
             line("warmup_steps = 0", "steps over which the rate rises from 0"),
             line("# clip_norm = 1.0", "a gradient with a larger norm is shortened to this one"),
+            line("# bounds = [0.0, inf]", "parameters stay between these numbers; here: nonnegative"),
         ]
         .concat();
         format!("\n[model]\n{model}\n[optimizer]\n{optimizer}{}", groups())
     }
+}
+
+fn has_two_classes(data: &DataSettings) -> bool {
+    matches!(&data.target, Target::Class { classes } if classes.len() == 2)
 }
 
 /// How tensors are trained differently from the rest, commented out.

@@ -18,7 +18,7 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
-use peergrad_models::optimizer::{GroupedOptimizer, Optimizer, ParameterGroups};
+use peergrad_models::optimizer::{Bounds, GroupedOptimizer, Optimizer, ParameterGroups};
 
 use super::local_trainer::LocalTrainer;
 use crate::program::context::{Context, Contribution, Interrupted, ShardUpdate};
@@ -35,6 +35,8 @@ pub struct Diloco {
     pub outer_rate: f64,
     /// The parameters that the outer optimizer leaves out, because they are statistics.
     pub statistics: ParameterGroups,
+    /// Where parameters stay; `None`: anywhere. The outer step may go beyond what members have found.
+    pub bounds: Option<Bounds>,
 }
 
 impl Program for Diloco {
@@ -54,8 +56,8 @@ impl Program for Diloco {
         let (mut vector, stats, pending) = self.local_trainer.train(&step, parameters, room).await?.split();
         self.weigh(&mut vector, &begun_at, stats.samples as f32);
         drop(begun_at);
-        let optimizer =
-            GroupedOptimizer { groups: self.statistics.clone(), ..outer(self.outer_momentum).into() };
+        let (groups, bounds) = (self.statistics.clone(), self.bounds);
+        let optimizer = GroupedOptimizer { groups, bounds, ..outer(self.outer_momentum).into() };
         let update = ShardUpdate::OptimizerAt { optimizer, rate: self.outer_rate };
         step.all_reduce(Contribution { vector, stats }, update).await?;
         self.local_trainer.commit(pending);

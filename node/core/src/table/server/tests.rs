@@ -234,7 +234,7 @@ fn a_new_worker_delays_no_other_and_is_never_counted_as_behind() {
 #[test]
 fn a_rule_of_the_owner_keeps_a_history_for_each_row() {
     let rule = Optimizer::Adagrad { epsilon: 0.0, weight_decay: 0.0 };
-    let rule = TableRule::Optimizer { rule, schedule: Schedule::constant(0.5) };
+    let rule = TableRule::Optimizer { rule, schedule: Schedule::constant(0.5), bounds: None };
     let mut server = owner(rule, ApplyMode::Immediate);
     request(&mut server, OTHER, add(1, 0, &[0], &[3.0]));
     request(&mut server, OTHER, add(2, 0, &[0, 1], &[4.0, 7.0]));
@@ -251,6 +251,7 @@ fn a_per_clock_rule_sees_all_additions_of_one_clock_together() {
     let rule = TableRule::Optimizer {
         rule: Optimizer::Prox { l1: 1.0, l2: 0.0 },
         schedule: Schedule::constant(1.0),
+        bounds: None,
     };
     let [mut owner, mut replica] = servers(&layout(rule, ApplyMode::PerClock));
     let mut out = Vec::new();
@@ -354,6 +355,7 @@ fn a_waiting_addition_is_applied_with_the_rest_of_its_clock() {
     let rule = TableRule::Optimizer {
         rule: Optimizer::Prox { l1: 1.0, l2: 0.0 },
         schedule: Schedule::constant(1.0),
+        bounds: None,
     };
     let mut owner = owner(rule, ApplyMode::PerClock);
     for (sequence, clock) in (1..).zip(1..=PENDING_CLOCKS_MAX as u64) {

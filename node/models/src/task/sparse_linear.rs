@@ -1,9 +1,10 @@
-//! Sparse logistic regression: predicts one of two classes from many features, most of which are 0 in each sample.
+//! Sparse linear classifiers: one of two classes from many features, most of which are 0 in each sample.
 //!
 //! ```text
-//! z = b + sum over a sample's entries of w[column] * value        P(second class) = 1 / (1 + exp(-z))
+//! z = b + sum over a sample's entries of w[column] * value        second class if z > 0
 //! ```
-//! The loss is the cross-entropy. The gradient of a sample is zero outside the sample's own columns, so with millions of features a
+//! The [loss](MarginLoss) decides which classifier it is: logistic regression, in which P(second class) = 1 / (1 + exp(-z)), or a support
+//! vector machine. The gradient of a sample is zero outside the sample's own columns, so with millions of features a
 //! worker reads and changes only the columns of its samples. The bias is one more feature, which is 1 in every sample. L1 and L2
 //! belong to the optimizer (`prox`, `ftrl`), which treats all parameters alike, the bias included.
 //!
@@ -14,6 +15,7 @@ use std::ops::Range;
 
 use peergrad_protocol::manifest::Manifest;
 
+use super::margin_loss::MarginLoss;
 use super::{Evaluation, SparseTask, Task};
 use crate::data::sparse::Sparse;
 
@@ -68,23 +70,24 @@ impl SparseSamples for SparseDataset {
     }
 }
 
-/// Logistic regression on samples, the last of which are held out.
+/// A linear classifier of samples, the last of which are held out.
 #[derive(Debug)]
-pub struct Logistic<S> {
+pub struct SparseLinear<S> {
     samples: S,
     /// Samples from this one on are held out.
     training: u32,
+    loss: MarginLoss,
 }
 
-impl<S: SparseSamples> Logistic<S> {
+impl<S: SparseSamples> SparseLinear<S> {
     /// A task that trains on the first `training` samples and evaluates on the others.
     ///
     /// # Panics
     /// If there are fewer samples.
     #[must_use]
-    pub fn new(samples: S, training: u32) -> Self {
+    pub fn new(samples: S, training: u32, loss: MarginLoss) -> Self {
         assert!(training <= samples.count(), "{training} of {} samples are trained", samples.count());
-        Self { samples, training }
+        Self { samples, training, loss }
     }
 
     fn features(&self) -> usize {
@@ -100,14 +103,19 @@ pub fn manifest(features: usize) -> Manifest {
 
 /// The mean loss and the accuracy on the samples `which`; without samples, a loss of 0 and no accuracy.
 #[must_use]
-pub fn evaluate(samples: &impl SparseSamples, which: Range<u32>, parameters: &[f32]) -> Evaluation {
+pub fn evaluate(
+    of: MarginLoss,
+    samples: &impl SparseSamples,
+    which: Range<u32>,
+    parameters: &[f32],
+) -> Evaluation {
     let (weights, bias) = parameters.split_at(samples.width());
     let (mut loss, mut right) = (0.0, 0_u64);
     let count = which.end.saturating_sub(which.start);
     for sample in which {
         samples.with(sample, |columns, values, label| {
             let margin = margin(columns.iter().map(|&column| weights[column as usize]), values, bias[0]);
-            loss += cross_entropy(margin, label);
+            loss += of.loss(margin, label);
             right += u64::from((margin > 0.0) == label);
         });
     }
@@ -118,7 +126,7 @@ pub fn evaluate(samples: &impl SparseSamples, which: Range<u32>, parameters: &[f
     }
 }
 
-/// The margin of each of the samples `which`: the logarithm of the odds of the second class.
+/// The margin of each of the samples `which`.
 #[must_use]
 pub fn margins(samples: &impl SparseSamples, which: Range<u32>, parameters: &[f32]) -> Vec<f32> {
     let (weights, bias) = parameters.split_at(samples.width());
@@ -133,25 +141,7 @@ fn margin(weights: impl Iterator<Item = f32>, values: &[f32], bias: f32) -> f64 
     products.sum::<f64>() + f64::from(bias)
 }
 
-/// `log(1 + exp(-z))` for the second class, `log(1 + exp(z))` for the first; no exponential overflows.
-fn cross_entropy(margin: f64, label: bool) -> f64 {
-    let against = if label { -margin } else { margin };
-    against.max(0.0) + (-against.abs()).exp().ln_1p()
-}
-
-/// The slope of the cross-entropy along the margin: the probability of the second class, minus 1 where it is that.
-fn slope(margin: f64, label: bool) -> f64 {
-    let against = if label { -margin } else { margin };
-    let probability = if against > 0.0 {
-        1.0 / (1.0 + (-against).exp())
-    } else {
-        let odds = against.exp();
-        odds / (1.0 + odds)
-    };
-    if label { -probability } else { probability }
-}
-
-impl<S: SparseSamples> Task for Logistic<S> {
+impl<S: SparseSamples> Task for SparseLinear<S> {
     fn manifest(&self) -> Manifest {
         manifest(self.features())
     }
@@ -168,8 +158,8 @@ impl<S: SparseSamples> Task for Logistic<S> {
             self.samples.with(sample, |columns, values, label| {
                 let weights = columns.iter().map(|&column| parameters[column as usize]);
                 let margin = margin(weights, values, parameters[bias]);
-                loss += cross_entropy(margin, label);
-                let slope = slope(margin, label) as f32;
+                loss += self.loss.loss(margin, label);
+                let slope = self.loss.slope(margin, label) as f32;
                 for (&column, &value) in columns.iter().zip(values) {
                     gradient[column as usize] += slope * value;
                 }
@@ -184,7 +174,7 @@ impl<S: SparseSamples> Task for Logistic<S> {
     }
 
     fn evaluate(&self, parameters: &[f32]) -> Evaluation {
-        evaluate(&self.samples, self.training..self.samples.count(), parameters)
+        evaluate(self.loss, &self.samples, self.training..self.samples.count(), parameters)
     }
 
     fn sparse(&self) -> Option<&dyn SparseTask> {
@@ -192,7 +182,7 @@ impl<S: SparseSamples> Task for Logistic<S> {
     }
 }
 
-impl<S: SparseSamples> SparseTask for Logistic<S> {
+impl<S: SparseSamples> SparseTask for SparseLinear<S> {
     fn touched(&self, samples: &[u32]) -> Vec<u32> {
         if samples.is_empty() {
             return Vec::new();
@@ -230,8 +220,8 @@ impl<S: SparseSamples> SparseTask for Logistic<S> {
                     places.push(from);
                 }
                 let margin = margin(places.iter().map(|&place| parameters[place]), values, parameters[bias]);
-                loss += cross_entropy(margin, label);
-                let slope = slope(margin, label) as f32;
+                loss += self.loss.loss(margin, label);
+                let slope = self.loss.slope(margin, label) as f32;
                 places.iter().zip(values).for_each(|(&place, &value)| gradient[place] += slope * value);
                 gradient[bias] += slope;
             });
@@ -245,7 +235,7 @@ mod tests {
     use super::*;
 
     /// Six features of which each sample has some.
-    fn task() -> Logistic<SparseDataset> {
+    fn task_of(loss: MarginLoss) -> SparseLinear<SparseDataset> {
         let mut features = Sparse::new(6);
         let rows: [&[(u32, f32)]; 5] =
             [&[(0, 1.0), (3, -2.0)], &[(1, 0.5)], &[(3, 1.5), (5, 1.0)], &[], &[(0, 2.0), (1, 1.0)]];
@@ -254,7 +244,11 @@ mod tests {
             features.end_row();
         }
         let labels = vec![true, false, true, false, false];
-        Logistic::new(SparseDataset { features, labels }, 4)
+        SparseLinear::new(SparseDataset { features, labels }, 4, loss)
+    }
+
+    fn task() -> SparseLinear<SparseDataset> {
+        task_of(MarginLoss::CrossEntropy)
     }
 
     const AT: [f32; 7] = [0.5, -1.0, 2.0, 0.25, 3.0, -0.75, 0.125];
@@ -269,11 +263,20 @@ mod tests {
         assert!((loss + probability.ln()).abs() < 1e-12, "{loss}");
         let slope = (probability - 1.0) as f32;
         assert_eq!(gradient, [slope, 0.0, 0.0, -2.0 * slope, 0.0, 0.0, slope]);
+        // The same margin is 0.875 short of 1.
+        let loss = task_of(MarginLoss::SquaredHinge).gradient(&AT, &[0], &mut gradient);
+        assert_eq!(loss, 0.875 * 0.875);
+        assert_eq!(gradient, [-1.75, 0.0, 0.0, 3.5, 0.0, 0.0, -1.75]);
     }
 
     #[test]
     fn the_gradient_agrees_with_finite_differences() {
-        let (task, mut gradient) = (task(), vec![0.0; 7]);
+        agrees(&task());
+        agrees(&task_of(MarginLoss::SquaredHinge));
+    }
+
+    fn agrees(task: &SparseLinear<SparseDataset>) {
+        let mut gradient = vec![0.0; 7];
         let loss = |parameters: &[f32]| task.gradient(parameters, &[0, 1, 2, 3], &mut [0.0; 7]);
         task.gradient(&AT, &[0, 1, 2, 3], &mut gradient);
         for index in 0..7 {
@@ -283,7 +286,7 @@ mod tests {
                 loss(&parameters)
             };
             let slope = (shifted(1e-2) - shifted(-1e-2)) / 2e-2;
-            assert!((slope - f64::from(gradient[index])).abs() < 1e-4, "{index}: {slope}");
+            assert!((slope - f64::from(gradient[index])).abs() < 2e-3, "{index}: {slope}");
         }
     }
 
@@ -310,7 +313,5 @@ mod tests {
         assert_eq!((found.samples, found.accuracy), (1, Some(0.0)));
         // Margin 1 - 1 + 0.125, of the first class.
         assert!((found.loss - 0.125_f64.exp().ln_1p()).abs() < 1e-12);
-        assert_eq!(cross_entropy(-1000.0, true), 1000.0);
-        assert_eq!((slope(1000.0, true), slope(1000.0, false)), (0.0, 1.0));
     }
 }
