@@ -28,7 +28,7 @@ mod tensors;
 mod wire;
 
 /// All targets.
-pub const TARGETS: [&dyn Target; 17] = [
+pub const TARGETS: [&dyn Target; 18] = [
     &wire::FrameTarget,
     &wire::WordTarget,
     &tensors::CodecTarget,
@@ -40,6 +40,7 @@ pub const TARGETS: [&dyn Target; 17] = [
     &runs::RunFileTarget,
     &runs::ScenarioTarget,
     &data::CsvTarget,
+    &data::RatingsTarget,
     &data::LibsvmTarget,
     &data::IdxTarget,
     &data::PreparedTarget,

@@ -91,6 +91,50 @@ impl Target for CsvTarget {
     }
 }
 
+/// Ratings as text.
+pub(super) struct RatingsTarget;
+
+impl Target for RatingsTarget {
+    fn name(&self) -> &'static str {
+        "ratings"
+    }
+
+    fn form(&self) -> Form {
+        Form::Text
+    }
+
+    fn examples(&self) -> Vec<Vec<u8>> {
+        let texts = [
+            "user,item,rating\nann,3,4\nbob,3,2.5\nann,7,1\neve,4,5\n",
+            "1\t3\t4\t881\n2\t3\t2\t882\n1\t7\t1\t883\n",
+            "movieId;score;userId\n7;1,5;\"a;b\"\n8;2,5;c\n",
+            "1,1,3\n1,2,4\n\n1,1,3\n",
+            "0,18446744073709551615,3\n01,2,1e3\n",
+        ];
+        texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+    }
+
+    fn run(&self, input: &[u8]) -> Verdict {
+        let run_file = format!("[data]\nfile = \"{FILE}\"\n[model]\nkind = \"factorization\"\nrank = 1\n");
+        let run_file = RunFile::parse(&run_file).expect("these settings are valid");
+        let Ok((specification, _)) = resolve_with_notices(&run_file, FILE, input) else {
+            return Verdict::Refused;
+        };
+        let encoded = specification.to_bytes().expect("its size was checked");
+        assert_eq!(Specification::parse(&encoded).as_ref(), Ok(&specification), "a specification reads back");
+        let loaded = specification.load(input).expect("the file that the specification was made from");
+        let parameters = vec![0.5; loaded.manifest.parameter_count()];
+        specification.evaluate(&parameters, FILE, input, &None).expect("the model knows its own file");
+        // Another file's header is inferred by other signs.
+        _ = specification.predict(&parameters, FILE, input, &None);
+        Verdict::Accepted
+    }
+
+    fn bound(&self, input_bytes: usize) -> Bound {
+        table_bound(input_bytes)
+    }
+}
+
 /// Text that leaves out zeros. As a table it may be far larger than its text, so it is read in its sparse form.
 pub(super) struct LibsvmTarget;
 

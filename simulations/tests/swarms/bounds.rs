@@ -11,7 +11,7 @@ use crate::common::{assert_nobody_is_blamed, parameters};
 /// Least squares whose best parameters are partly outside the bounds.
 fn workload(optimizer: &str, sync: &str) -> Workload {
     let text = format!(
-        "epochs = 6\nbatch = 32\n[optimizer]\n{optimizer}\nbounds = [-0.25, 0.5]\n[sync]\n{sync}\nsegment_kib = 1\n"
+        "epochs = 10\nbatch = 32\n[optimizer]\n{optimizer}\nbounds = [-0.25, 0.5]\n[sync]\n{sync}\nsegment_kib = 1\n"
     );
     Workload::squares(&RunFile::parse(&text).unwrap(), 500, 640)
         .unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -40,11 +40,16 @@ fn every_mode_keeps_the_parameters_inside() {
         "kind = \"async\"",
         "kind = \"downpour\"\nn_push = 2\nn_fetch = 2",
     ] {
-        for optimizer in ["rule = \"sgd\"\nrate = 0.05", "rule = \"adam\"\nrate = 0.05"] {
+        for optimizer in ["rule = \"sgd\"\nrate = 2.0", "rule = \"adam\"\nrate = 0.05"] {
             let found = trained(&workload(optimizer, sync), 3);
             assert!(found.iter().all(|value| (-0.25..=0.5).contains(value)), "{optimizer} {sync}");
             let at_ends = found.iter().filter(|&&value| value == -0.25 || value == 0.5).count();
-            assert!(at_ends > 20 && at_ends < 480, "{optimizer} {sync}: {at_ends} at the ends");
+            // The mean of several members' values is at an end only if all of them are.
+            let is_averaged = ["local", "diloco", "ds-sync"].iter().any(|kind| sync.contains(kind));
+            assert!(
+                (is_averaged || at_ends > 20) && at_ends < 480,
+                "{optimizer} {sync}: {at_ends} at the ends"
+            );
         }
     }
 }

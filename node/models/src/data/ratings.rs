@@ -118,8 +118,8 @@ pub enum RatingsError {
     },
     /// The same user has rated the same item twice.
     #[error(
-        "{file}, line {line}: user `{user}` has rated item `{item}` already, in line {first_line} ({}); keep one of the two rows",
-        ratings(.values)
+        "{file}, line {line}: user `{user}` has rated item `{item}` already, in line {first_line} ({values}); keep one of the two \
+         rows, or name the columns of users and items with `columns` in [data] if these are others"
     )]
     Repeated {
         /// The file.
@@ -132,8 +132,8 @@ pub enum RatingsError {
         user: String,
         /// The item.
         item: String,
-        /// The first and the second value.
-        values: [String; 2],
+        /// The two values, in words.
+        values: String,
     },
     /// A user or an item is not among those of the model.
     #[error(
@@ -160,7 +160,7 @@ pub enum RatingsError {
 }
 
 /// Two ratings of one item, for an error.
-fn ratings([first, second]: &[String; 2]) -> String {
+fn in_words([first, second]: [String; 2]) -> String {
     if first == second { format!("both rate it {first}") } else { format!("{first} there, {second} here") }
 }
 
@@ -382,7 +382,7 @@ impl Ratings {
             first_line,
             user: shortened(cell(&self.users, rows[1]).as_bytes()),
             item: shortened(cell(&self.items, rows[1]).as_bytes()),
-            values: rows.map(|row| cell(&self.values, row)),
+            values: in_words(rows.map(|row| cell(&self.values, row))),
         }
     }
 }

@@ -61,6 +61,7 @@ impl From<Bounds> for [f32; 2] {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
 mod tests {
     use super::*;
     use crate::optimizer::{GroupedOptimizer, Optimizer, ParameterGroups, Treatment};

@@ -164,6 +164,7 @@ fn the_error_on_new_ratings_comes_close_to_the_noise() {
         [model]\nkind = \"factorization\"\nrank = 8\nregularization = 0.002\n\
         [optimizer]\nrule = \"adam\"\nrate = 0.02\nschedule = \"cosine\"\n";
     let (_, rmse) = trained(text, &ratings);
+    println!("RMSE {rmse:.4}, noise {noise}");
     assert!((0.99..1.02).contains(&(rmse / f64::from(noise))), "{rmse}");
 }
 

@@ -14,7 +14,7 @@ use super::super::resolve::column_hints;
 use super::super::run_file::{DataSection, SEED_DEFAULT};
 use super::data_section::{column, columns_settings};
 use super::fixed::{HEAD, REST, SSP, SYNC};
-use super::{WrittenRunFile, line, toml};
+use super::{WrittenRunFile, counted, line, toml};
 
 /// The run file for a factorization of the ratings in this file.
 pub(super) fn run_file(name: &str, packed: &DataBytes) -> Result<WrittenRunFile, SpecificationError> {
@@ -37,8 +37,10 @@ pub(super) fn run_file(name: &str, packed: &DataBytes) -> Result<WrittenRunFile,
     .concat();
     let data = [
         format!(
-            "\n[data]                     # {} ratings of {items} items by {users} users\n",
-            ratings.count()
+            "\n[data]                     # {} of {} by {}\n",
+            counted(ratings.count() as u32, "rating"),
+            counted(items as u32, "item"),
+            counted(users as u32, "user")
         ),
         line(&format!("file = {}", toml(name)), "path relative to this file's folder; CSV, gzipped or not"),
         columns_settings(layout, &names),
