@@ -20,6 +20,7 @@ fn networks() -> Vec<Network> {
         Network::new(&[33, 701, 1], Activation::Gelu, Loss::HalfSquaredError),
         Network::softmax(1009, 333),
         Network::linear(70_001),
+        Network::new(&[900, 11], Activation::default(), Loss::SquaredHinge),
     ]
 }
 
@@ -28,7 +29,9 @@ fn task(network: Network) -> (Supervised, Vec<f32>) {
     let features =
         (0..ROWS * columns).map(|index| ((index * 7919) % 10_007) as f32 / 5_003.0 - 1.0).collect();
     let labels = match network.loss() {
-        Loss::SoftmaxCrossEntropy => Labels::Classes((0..ROWS as u32).map(|row| row % 11).collect()),
+        Loss::SoftmaxCrossEntropy | Loss::SquaredHinge => {
+            Labels::Classes((0..ROWS as u32).map(|row| row % 11).collect())
+        }
         Loss::HalfSquaredError => Labels::Numbers((0..ROWS).map(|row| (row % 7) as f32 - 3.0).collect()),
     };
     let samples = Samples { features, columns, labels };
