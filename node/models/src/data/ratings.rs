@@ -206,8 +206,12 @@ pub fn ratings_layout(
 fn places(file: &str, sheet: &Sheet, hints: &ColumnHints) -> Result<[usize; 3], FormatError> {
     let width = sheet.width();
     let wrong = |problem: String| RatingsError::Columns { file: file.to_owned(), problem };
+    if width == 1 {
+        let (separator, is_given) = (sheet.separator, hints.delimiter.is_some());
+        return Err(DenseTableError::OneColumn { file: file.to_owned(), separator, is_given }.into());
+    }
     if width < 3 {
-        return Err(wrong(format!("the file has {width} column{}", if width == 1 { "" } else { "s" })).into());
+        return Err(wrong(format!("the file has {width} columns")).into());
     }
     let find = |column: &Column| find_column(file, column, width, &sheet.names);
     let (mut user, mut item) = (None, None);

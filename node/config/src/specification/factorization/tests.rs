@@ -4,6 +4,7 @@ use peergrad_models::task::synthetic_ratings::SyntheticRatings;
 use super::*;
 use crate::single_process::train_single_process;
 use crate::specification::answers::DataPart;
+use crate::specification::run_file::ModelKind;
 use crate::specification::{resolve, write_run_file};
 
 const SMALL: &[u8] = b"user,item,rating\nann,3,4\nbob,3,2.5\nann,7,1\neve,4,5\nbob,4,3\n";
@@ -136,14 +137,14 @@ fn a_model_answers_for_pairs_that_it_knows() {
 #[test]
 fn peer_init_writes_a_run_file_for_ratings() {
     let ratings = SyntheticRatings { users: 30, items: 20, rank: 2, density: 0.5, noise: 0.1, seed: 1 }.csv();
-    let kind = Some(crate::specification::run_file::ModelKind::Factorization);
-    let written = write_run_file("f.csv", ratings.as_bytes(), kind).unwrap();
+    let kind = ModelKind::Factorization;
+    let written = write_run_file("f.csv", ratings.as_bytes(), Some(kind)).unwrap();
     let run = RunFile::parse(&written.text).unwrap_or_else(|error| panic!("{error}\n{}", written.text));
-    assert_eq!((run.model.kind, run.model.rank), (kind.unwrap(), Some(10)));
+    assert_eq!((run.model.kind, run.model.rank), (kind, Some(10)));
     assert_eq!(written.notices, Vec::<String>::new());
     assert!(written.text.contains("columns = [\"user\",\"item\"]"), "{}", written.text);
     let unnamed = ratings.replacen("user,item,rating\n", "", 1);
-    let written = write_run_file("f.csv", unnamed.as_bytes(), kind).unwrap();
+    let written = write_run_file("f.csv", unnamed.as_bytes(), Some(kind)).unwrap();
     assert!(written.notices[0].contains("users are taken from column 1"), "{:?}", written.notices);
     assert!(written.text.contains("columns = [1,2]"), "{}", written.text);
 }

@@ -15,6 +15,7 @@
 use std::ops::ControlFlow::Continue;
 use std::sync::Arc;
 
+use peergrad_models::optimizer::Bounds;
 use peergrad_models::task::Task;
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::SampleStats;
@@ -52,6 +53,8 @@ pub struct Downpour {
     is_sum: bool,
     /// How often the worker reads and sends, and its local learning rate.
     settings: DownpourSettings,
+    /// Where the local parameters stay; `None`: anywhere.
+    bounds: Option<Bounds>,
     /// The local parameters, and the number of clocks since they were read; `None`: to be read in the next clock.
     local: Option<(Arc<Buffer>, u64)>,
     /// The number of clocks since additions were last sent.
@@ -67,7 +70,7 @@ impl Downpour {
     pub fn of(loaded: &Loaded, rule: TableRule, settings: DownpourSettings) -> Self {
         let (task, is_sum) = (Arc::clone(&loaded.task), rule == TableRule::Sum);
         assert!(settings.n_fetch == 1 || task.sparse().is_none(), "what is touched is read in each clock");
-        Self { task, is_sum, settings, local: None, unsent: 0 }
+        Self { task, is_sum, settings, bounds: loaded.config.bounds, local: None, unsent: 0 }
     }
 
     /// Computes the gradient at the local parameters, times `scale`, and the local parameters after it.
@@ -85,7 +88,7 @@ impl Downpour {
         // Where owners add what they receive, the worker adds it to its own parameters unchanged.
         let rate = if self.is_sum { -1.0 } else { self.settings.local_rate.unwrap_or(clock.rate) as f32 };
         let (task, samples, layout) = (self.task.clone(), clock.samples.clone(), clock.layout.clone());
-        let info = clock.info();
+        let (info, bounds) = (clock.info(), self.bounds);
         let work = move || {
             let mut gradient = vec![0.0; parameters.len()];
             let loss = task.contribute(&info, &parameters, &samples, &mut gradient);
@@ -96,6 +99,9 @@ impl Downpour {
             }
             let mut next = Buffer::from_values(&parameters);
             next.iter_mut().zip(&rows.values).for_each(|(parameter, slope)| *parameter -= rate * slope);
+            if let Some(bounds) = bounds {
+                bounds.project(&mut next);
+            }
             (rows, stats, Some((Arc::new(next), age + 1)))
         };
         clock.compute(clock.samples.len() as u64, work).await

@@ -79,6 +79,7 @@ fn files_that_are_no_ratings_are_refused_with_their_place() {
         b"user,rating\nbob,4\nann,2\n",
         "f.csv: the file has 2 columns; a file of ratings needs a column",
     );
+    assert_refused(b"1::2::3\n4::5::1\n", "in place of `::`");
     assert_refused(b"+1 2:0.5\n-1 3:1\n", "this is a LIBSVM file, but ratings are read from a CSV file");
     let head = "user,item,rating\nbob,p,4\n";
     for (row, words) in [
