@@ -263,6 +263,11 @@ impl Algorithm {
                 };
                 staleness_from.iter().try_for_each(within_bound)
             }
+            Self::LBfgs { .. } if bounds.is_some() => Err(SpecificationError::Setting {
+                key: "optimizer.bounds",
+                found: "given".to_owned(),
+                allowed: "not with kind = \"l-bfgs\", whose steps leave any bounds".to_owned(),
+            }),
             Self::LBfgs { .. } if l2_of(rule).is_none() => Err(SpecificationError::Setting {
                 key: "optimizer.rule",
                 found: "another one".to_owned(),
