@@ -1,12 +1,15 @@
 //! Matrix factorization in whole swarms: how staleness changes the error on new ratings, and how much travels.
 
+use std::time::Duration;
+
 use peergrad_config::specification::RunFile;
 use peergrad_models::task::synthetic_ratings::SyntheticRatings;
-use peergrad_simulations::scenario::Scenario;
+use peergrad_simulations::host::Crash;
+use peergrad_simulations::scenario::{Fault, FaultTime, Scenario, Targets};
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
-use crate::common::{assert_nobody_is_blamed, parameters};
+use crate::common::{assert_nobody_is_blamed, ended, parameters};
 
 /// Ratings of rank 8 with a noise of 0.5.
 const RATINGS: SyntheticRatings =
@@ -14,10 +17,15 @@ const RATINGS: SyntheticRatings =
 
 /// A factorization of these ratings.
 fn workload(ratings: &SyntheticRatings, epochs: u64, sync: &str) -> Workload {
+    workload_by("rule = \"adagrad\"\nrate = 0.1\nschedule = \"cosine\"", ratings, epochs, sync)
+}
+
+/// The same, by another optimizer.
+fn workload_by(optimizer: &str, ratings: &SyntheticRatings, epochs: u64, sync: &str) -> Workload {
     let text = format!(
         "epochs = {epochs}\nbatch = 256\n[data]\nfile = \"ratings.csv\"\nheld_out = 0.1\n\
          [model]\nkind = \"factorization\"\nrank = 8\nregularization = 0.01\n\
-         [optimizer]\nrule = \"adagrad\"\nrate = 0.1\nschedule = \"cosine\"\n[sync]\n{sync}\n"
+         [optimizer]\n{optimizer}\n[sync]\n{sync}\n"
     );
     let run = RunFile::parse(&text).unwrap();
     Workload::data_file(&run, "ratings.csv", ratings.csv().as_bytes())
@@ -52,6 +60,29 @@ fn staleness_hardly_changes_the_error_on_new_ratings() {
     let (asynchronous, _) = trained(&workload(&RATINGS, 40, "kind = \"async\"\natomic = true"));
     println!("async: RMSE {asynchronous:.4}");
     assert!(asynchronous < 1.3 * f64::from(RATINGS.noise), "{asynchronous}");
+}
+
+/// The tables start with drawn factors, which a newcomer and the next owner of a chunk must have as well.
+#[test]
+fn a_crash_and_a_newcomer_do_not_change_the_result() {
+    let optimizer = "rule = \"adam\"\nrate = 0.01";
+    let workload = workload_by(optimizer, &RATINGS, 30, "kind = \"ssp\"\nstaleness = 2\natomic = true");
+    let (expected, _) = trained(&workload);
+    let after = |milliseconds| FaultTime::Training(Duration::from_millis(milliseconds));
+    let mut scenario = Scenario::new("factorization", 4, workload.clone())
+        .at(after(300), Fault::Join { count: 1 })
+        .at(after(900), Fault::Crash { targets: Targets::Peers(vec![1]), crash: Crash::Killed })
+        .at(after(8000), Fault::Leave { targets: Targets::Peers(vec![2]) });
+    scenario.sample_time = Duration::from_micros(100);
+    let mut simulation = Simulation::new(&scenario, 3);
+    while simulation.tick() {}
+    let founder = simulation.cluster.hosts().ids().next().unwrap();
+    let state = ended(&simulation.cluster, founder).state.as_ref().expect("it has trained").clone();
+    let found = workload.loaded.task.evaluate(&state.parameters).loss.sqrt();
+    let outcome = simulation.finish();
+    assert_eq!(outcome.violations, []);
+    println!("RMSE {found:.4}, undisturbed {expected:.4}");
+    assert!((found / expected - 1.0).abs() < 0.02, "{found}, undisturbed {expected}");
 }
 
 /// Most users and items are in no batch, so their rows stay where they are.
