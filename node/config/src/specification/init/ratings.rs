@@ -66,8 +66,8 @@ pub(super) fn run_file(name: &str, packed: &DataBytes) -> Result<WrittenRunFile,
     .concat();
     let optimizer = [
         "\n[optimizer]\n".to_owned(),
-        line("rule = \"adagrad\"", "a learning rate per factor; or adam, momentum, sgd, ..."),
-        line("rate = 0.1", "the learning rate of a factor before it is first used"),
+        line("rule = \"adam\"", "or adagrad, momentum, sgd, ..."),
+        line("rate = 0.01", "the highest learning rate"),
         line("schedule = \"cosine\"", "decays to 0 at the end; or step, constant"),
         line(
             "# bounds = [0.0, inf]",
