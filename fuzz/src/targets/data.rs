@@ -108,7 +108,7 @@ impl Target for RatingsTarget {
             "user,item,rating\nann,3,4\nbob,3,2.5\nann,7,1\neve,4,5\n",
             "1\t3\t4\t881\n2\t3\t2\t882\n1\t7\t1\t883\n",
             "movieId;score;userId\n7;1,5;\"a;b\"\n8;2,5;c\n",
-            "1,1,3\n1,2,4\n\n1,1,3\n",
+            "1,1,3\n1,2,4\n\n2,1,3\n",
             "0,18446744073709551615,3\n01,2,1e3\n",
         ];
         texts.iter().map(|text| text.as_bytes().to_vec()).collect()
