@@ -14,7 +14,7 @@
 //!   the point                         <--     the parameters to try
 //!   the portion's gradient and loss   -->     once, also if two workers send it
 //! ```
-//! Nobody decides alone. The [search](search) is a function of a few numbers, and of several workers that compute it the first one counts. Each
+//! Nobody decides alone. The search (`search.rs`) is a function of a few numbers, and of several workers that compute it the first one counts. Each
 //! worker derives the same operations from it, and each chunk carries them out once. So the run goes on if any of them is lost, at any moment.
 //!
 //! The samples are leased in [portions of a pass](crate::table::lease_table). A portion that two workers have computed is added once.
