@@ -349,7 +349,7 @@ fn read_chunk(file: &SafeTensors<'_>, tables: &IndexTables, chunk: usize) -> Res
         updates: words(tensor(ROW_UPDATES)?.data()).map(u32::from_le_bytes).collect(),
         pending: Vec::new(),
         applied: Vec::new(),
-        used_keys: Some(used_keys(numbers(tensor(KEYS)?.data()).map(u64::from_le_bytes))),
+        used_keys: used_keys(numbers(tensor(KEYS)?.data()).map(u64::from_le_bytes)),
         lease_table: tables.leases.as_ref().filter(|_| chunk == 0).map(IndexLeases::table),
     };
     if state.is_valid() { Ok(state) } else { Err(invalid()) }
@@ -367,10 +367,11 @@ fn key_numbers(keys: Option<&UsedKeys>) -> Vec<u64> {
     round.into_iter().chain(numbers.map(|number| u64::from(*number))).collect()
 }
 
-fn used_keys(mut numbers: impl Iterator<Item = u64>) -> UsedKeys {
-    let round = numbers.next().unwrap_or(0);
+fn used_keys(mut numbers: impl Iterator<Item = u64>) -> Option<UsedKeys> {
+    let round = numbers.next()?;
     // A number that is too large is refused together with the chunk.
-    UsedKeys { round, numbers: numbers.map(|number| u32::try_from(number).unwrap_or(u32::MAX)).collect() }
+    let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    Some(UsedKeys { round, numbers: numbers.map(narrow).collect() })
 }
 
 fn numbers(bytes: &[u8]) -> impl Iterator<Item = [u8; 8]> + '_ {

@@ -5,7 +5,7 @@ use peergrad_core::state::checkpoint::{EvaluationHistory, OptimizerState, SavedT
 use peergrad_protocol::cursor::{DataCursor, Ending, Span};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::BestEvaluation;
-use peergrad_protocol::table::{LeaseTable, Rows, SampleLease, TableChunk};
+use peergrad_protocol::table::{LeaseTable, Rows, SampleLease, TableChunk, UsedKeys};
 use peergrad_protocol::view::Branch;
 use peergrad_protocol::{Buffer, StepNumber, ViewNumber};
 
@@ -82,6 +82,7 @@ fn checkpoint_of_tables(steps: u64) -> Checkpoint {
         rows: Rows { indices: rows.iter().copied().collect(), values: values.to_vec() },
         updates: vec![5; rows.len()],
         lease_table: (chunk == 0).then(|| leases.clone()),
+        used_keys: (chunk == 0).then(|| UsedKeys { round: 1 << 40, numbers: vec![0, 7, 65_535] }),
         ..TableChunk::default()
     };
     let whole = checkpoint(steps);
@@ -93,7 +94,7 @@ fn checkpoint_of_tables(steps: u64) -> Checkpoint {
 }
 
 #[test]
-fn tables_are_restored_with_their_leases() {
+fn tables_are_restored_with_their_leases_and_keys() {
     let (folder, store) = store();
     let written = checkpoint_of_tables(30);
     store.save(&written, KEEP).unwrap();
