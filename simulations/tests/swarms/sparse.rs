@@ -211,5 +211,5 @@ fn of_ten_million_features_a_worker_transfers_only_those_it_touches() {
     let bytes = cluster.history().traffic.total;
     println!("{not_zero} weights of {}, {:.1} MB, {evaluation:?}", all.len(), bytes as f64 / 1e6);
     assert!(evaluation.loss < 0.66 && evaluation.accuracy.expect("classes") > 0.58, "{evaluation:?}");
-    assert!(bytes < 300 * not_zero as u64, "{bytes} bytes for {not_zero} weights");
+    assert!(bytes < 310 * not_zero as u64, "{bytes} bytes for {not_zero} weights");
 }
