@@ -107,6 +107,8 @@ pub const VECTOR_ASSIGNMENTS_MAX: usize = 256;
 pub const VECTOR_TERMS_MAX: usize = 256;
 /// Changes of one round that a chunk of a table carries out once, though several workers may send them.
 pub const ROUND_KEYS_MAX: usize = 1 << 16;
+/// Portions of an epoch that workers keep.
+pub const KEPT_PORTIONS_MAX: usize = 256;
 /// Leases of one worker that are not done.
 pub const LEASES_MAX: usize = 64;
 /// Members that store the optimizer state of one chunk, the owner included, if `replicas` is `all`.

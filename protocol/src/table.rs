@@ -15,7 +15,8 @@ use crate::chunk_set::ChunkSet;
 use crate::cursor::{DataCursor, Span, are_disjoint};
 use crate::id::{Incarnation, PeerId};
 use crate::limits::{
-    BATCH_SPANS_MAX, CHUNKS_MAX, LEASES_MAX, MEMBERS_MAX, PENDING_CLOCKS_MAX, STEPS_MAX, VECTOR_TERMS_MAX,
+    BATCH_SPANS_MAX, CHUNKS_MAX, KEPT_PORTIONS_MAX, LEASES_MAX, MEMBERS_MAX, PENDING_CLOCKS_MAX, STEPS_MAX,
+    VECTOR_TERMS_MAX,
 };
 use crate::wire::codec::{Decode, Encode};
 pub use change::{Assignment, IdempotencyKey, JournalMessage, Map, Operation, TableChange, UsedKeys};
@@ -212,6 +213,8 @@ pub enum Response {
         lease_number: u64,
         /// The samples.
         lease: SampleLease,
+        /// Whether this worker has completed the same samples in the epoch before.
+        is_kept: bool,
         /// Once no sample is left to compute, and all are done: how many were trained in the run.
         trained: Option<u64>,
     },
@@ -269,7 +272,7 @@ pub struct TableChunk {
 pub struct LeaseTable {
     /// Samples that have been leased at least once.
     pub cursor: DataCursor,
-    /// Leases of departed workers that were not done: they are granted next.
+    /// Leases that are granted next: those of departed workers that were not done, and portions of an epoch that workers may keep.
     pub returned: Vec<SampleLease>,
     /// Leases that are not done, sorted by worker.
     pub outstanding: Vec<WorkerLeases>,
@@ -284,6 +287,8 @@ pub struct WorkerLeases {
     pub last: LastLease,
     /// Leases that are not done, with the worker's numbers for them.
     pub leases: Vec<(u64, SampleLease)>,
+    /// Where the portions begin that no worker has completed after it, ascending. Empty unless workers keep portions.
+    pub kept: Vec<u64>,
 }
 
 /// The last lease that a worker was granted. Variants are in the order in which a worker goes through them.
@@ -424,6 +429,12 @@ impl SampleLease {
         self.spans.is_empty()
     }
 
+    /// The first position of the lease, by which it is told apart from the other leases of its epoch; 0 if the lease has no samples.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.spans.first().map_or(0, |span| span.start)
+    }
+
     fn is_valid(&self) -> bool {
         let is_span = |span: &Span| span.start < span.end && span.end <= u64::from(u32::MAX);
         self.epoch <= STEPS_MAX
@@ -456,6 +467,8 @@ impl LeaseTable {
             held.last.is_valid()
                 && held.leases.len() <= LEASES_MAX
                 && held.leases.iter().all(|(number, lease)| *number <= STEPS_MAX && lease.is_valid())
+                && held.kept.len() <= KEPT_PORTIONS_MAX
+                && held.kept.is_sorted_by(|one, next| one < next)
         };
         self.cursor.is_valid()
             && self.returned.len() <= 2 * MEMBERS_MAX * LEASES_MAX

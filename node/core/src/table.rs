@@ -33,7 +33,8 @@ use std::sync::Arc;
 pub use error::{LayoutError, TableError};
 pub use integer::Integer;
 pub use layout::TableLayout;
-use peergrad_protocol::limits::{PENDING_CLOCKS_MAX, PER_CLOCK_STALENESS_MAX};
+pub use lease_table::Portions;
+use peergrad_protocol::limits::{KEPT_PORTIONS_MAX, PENDING_CLOCKS_MAX, PER_CLOCK_STALENESS_MAX};
 pub use peergrad_protocol::table::{IdempotencyKey, Map, Reduce, Row, RowSet, Rows};
 pub use rule::{RowChange, RowRule, TableRule};
 pub use worker::{ReadPolicy, ReadSchedule};
@@ -102,8 +103,9 @@ pub struct TableSpec {
     pub warm_up: u64,
     /// Samples after the warm-up that are leased before one more worker is admitted; `None`: all are admitted at once.
     pub wave: Option<NonZeroU64>,
-    /// If leases are [portions of a pass](lease_table): how many of them a pass has for each worker. The batch size does not matter then.
-    pub portions: Option<NonZeroU64>,
+    /// If an epoch is leased in [portions](lease_table), and only when the one before is done: how it is cut into them. The batch size does
+    /// not matter then.
+    pub portions: Option<Portions>,
 }
 
 /// What is added together or not at all if a worker is lost.
@@ -139,15 +141,19 @@ impl TableSpec {
         }
     }
 
-    /// Checks that the read policy suits the tables.
+    /// Checks that the read policy suits the tables, and the number of portions.
     ///
     /// # Panics
-    /// If a table is applied by clock, and the read policy lets workers be too far apart for that.
+    /// If a table is applied by clock, and the read policy lets workers be too far apart for that; or if workers keep too many portions.
     pub(crate) fn check(&self) {
         let is_per_clock = self.layout.tables().any(|table| table.apply_mode == ApplyMode::PerClock);
         assert!(
             !is_per_clock || self.read_schedule.allows_per_clock(),
             "a table that is applied by clock needs a staleness of {PER_CLOCK_STALENESS_MAX} at most"
+        );
+        assert!(
+            !matches!(self.portions, Some(Portions::Kept(count)) if count.get() > KEPT_PORTIONS_MAX as u64),
+            "workers keep at most {KEPT_PORTIONS_MAX} portions"
         );
     }
 }

@@ -266,7 +266,8 @@ fn change(operation: Operation) -> TableChange {
 
 fn table_chunk() -> TableChunk {
     let worker = worker_id();
-    let held = WorkerLeases { worker, last: LastLease::Number(8), leases: vec![(7, sample_lease())] };
+    let (last, leases) = (LastLease::Number(8), vec![(7, sample_lease())]);
+    let held = WorkerLeases { worker, last, leases, kept: vec![0, 300] };
     let lease_table = LeaseTable {
         cursor: DataCursor { epoch: 1, position: 300, ..DataCursor::default() },
         returned: vec![sample_lease()],
@@ -392,7 +393,12 @@ fn tables() -> Vec<Sample> {
         ("table_release", TableMessage::Cut(CutMessage::Release(300))),
         (
             "table_leased",
-            TableMessage::Response(Response::Leased { lease_number: 8, lease: lease(), trained: None }),
+            TableMessage::Response(Response::Leased {
+                lease_number: 8,
+                lease: lease(),
+                is_kept: true,
+                trained: None,
+            }),
         ),
         ("table_handover", TableMessage::Handover(TableChunk { is_whole: true, ..chunk.clone() })),
         (

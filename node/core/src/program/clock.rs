@@ -29,6 +29,9 @@ pub struct Clock {
     pub number: u64,
     /// The position of the first of its samples in the order of their epoch: no other lease of the epoch begins there.
     pub position: u64,
+    /// Whether this worker was the last to complete its samples, in the epoch before: only where [portions are
+    /// kept](crate::table::Portions::Kept).
+    pub is_kept: bool,
     /// The names, sizes and rules of the tables.
     pub layout: Arc<TableLayout>,
     /// The samples of the clock.

@@ -105,6 +105,8 @@ pub(crate) struct ClockStart {
     pub(crate) batch: Batch,
     /// The position of the first of them in the order of their epoch.
     pub(crate) position: u64,
+    /// Whether this worker was the last to complete them, in the epoch before.
+    pub(crate) is_kept: bool,
     /// The names, sizes and rules of the tables.
     pub(crate) layout: Arc<TableLayout>,
 }

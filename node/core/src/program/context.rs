@@ -65,8 +65,8 @@ impl Context {
     /// # Errors
     /// [`Interrupted`] if the run ends first.
     pub async fn begin_clock(&self) -> Result<Clock, Interrupted> {
-        let ClockStart { number, batch, position, layout } =
+        let ClockStart { number, batch, position, is_kept, layout } =
             self.mailbox.ask(ProgramCommand::BeginClock).await?;
-        Ok(Clock { number, position, layout, batch, mailbox: self.mailbox.clone() })
+        Ok(Clock { number, position, is_kept, layout, batch, mailbox: self.mailbox.clone() })
     }
 }

@@ -16,6 +16,12 @@
 //! more of them. A worker for which no portion is left gets a copy of one that another worker still computes. The first of the two that is
 //! complete counts, and the other worker need not go on. So a slow worker delays a pass by no more than a fast one needs for a portion.
 //!
+//! # Kept portions
+//! A method that keeps something for each sample, such as the topics of a document's words, has [portions that are the same in each
+//! epoch](Portions::Kept). A worker gets those again that it has completed in the epoch before, so it need not read what it knows. Then it gets
+//! portions that nobody keeps, then those of the worker that has most of them left, and from then on keeps these. So a fast worker keeps more
+//! than a slow one. No worker gets a copy: each computes other results, and the additions of both would count.
+//!
 //! # Invariants
 //! - A worker that asks again under the same number gets the same lease, even from another owner.
 
@@ -23,8 +29,17 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 
 use peergrad_protocol::cursor::{Ending, Span};
-use peergrad_protocol::limits::LEASES_MAX;
+use peergrad_protocol::limits::{KEPT_PORTIONS_MAX, LEASES_MAX};
 use peergrad_protocol::table::{LastLease, LeaseTable, SampleLease, WorkerId, WorkerLeases};
+
+/// How the samples of an epoch are cut into leases, if the next epoch is leased only when all of them are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Portions {
+    /// Anew in each epoch, so many for each worker.
+    PerWorker(NonZeroU64),
+    /// The same in each epoch: so many in all, at most [`KEPT_PORTIONS_MAX`]. Workers keep them from epoch to epoch.
+    Kept(NonZeroU64),
+}
 
 /// How many samples are leased in a run, and how many workers may have leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,8 +52,8 @@ pub struct LeasePolicy {
     pub warm_up: u64,
     /// Samples after the warm-up that are leased before one more worker is admitted; `None`: all are admitted at once.
     pub wave: Option<NonZeroU64>,
-    /// Leases are portions of a pass, so many for each worker; `None`: they have as many samples as a worker asks for.
-    pub portions: Option<NonZeroU64>,
+    /// Leases are portions of an epoch; `None`: they have as many samples as a worker asks for.
+    pub portions: Option<Portions>,
 }
 
 /// What a worker's completion changes.
@@ -69,11 +84,14 @@ impl LeasePolicy {
             return None;
         }
         let lease = if !lease_table.returned.is_empty() {
-            lease_table.returned.remove(0)
+            self.take_returned(lease_table, worker)
         } else if self.is_pass_under_way(lease_table) {
-            copy_for(lease_table, worker)?
+            self.copy_for(lease_table, worker)?
         } else if self.is_exhausted(lease_table) {
             return None;
+        } else if let Some(Portions::Kept(count)) = self.portions {
+            self.cut_epoch(lease_table, count.get());
+            self.take_returned(lease_table, worker)
         } else {
             let (batch, cursor) = lease_table.cursor.next_batch(samples.max(1), self.samples);
             lease_table.cursor = cursor;
@@ -83,6 +101,29 @@ impl LeasePolicy {
         known.last = LastLease::Number(number);
         known.leases.push((number, lease.clone()));
         Some(lease)
+    }
+
+    /// Cuts the next epoch into portions, and returns them to the table.
+    fn cut_epoch(&self, lease_table: &mut LeaseTable, count: u64) {
+        let (batch, cursor) = lease_table.cursor.next_batch(self.samples.max(1), self.samples);
+        lease_table.cursor = cursor;
+        let portion = |index: u64| {
+            let [start, end] = [index, index + 1].map(|bound| {
+                let bound = u128::from(bound) * u128::from(self.samples) / u128::from(count);
+                bound as u64
+            });
+            (start < end).then(|| SampleLease { epoch: batch.epoch, spans: vec![Span { start, end }] })
+        };
+        lease_table.returned.extend((0..count).filter_map(portion));
+    }
+
+    /// Takes the returned lease that suits a worker best. There must be one.
+    fn take_returned(&self, lease_table: &mut LeaseTable, worker: WorkerId) -> SampleLease {
+        let place = match self.portions {
+            Some(Portions::Kept(_)) => place_for(lease_table, worker),
+            _ => 0,
+        };
+        lease_table.returned.remove(place)
     }
 
     /// Whether a worker may have leases by now.
@@ -103,8 +144,47 @@ impl LeasePolicy {
     /// The samples of a lease if a worker asks for so many, and there are `workers`.
     #[must_use]
     pub fn lease_samples(&self, asked: u64, workers: u64) -> u64 {
-        self.portions
-            .map_or(asked, |portions| self.samples.div_ceil(portions.get().saturating_mul(workers.max(1))))
+        match self.portions {
+            Some(Portions::PerWorker(portions)) => {
+                self.samples.div_ceil(portions.get().saturating_mul(workers.max(1)))
+            }
+            _ => asked,
+        }
+    }
+
+    /// A worker has completed its leases up to this number, and so the copies of them that other workers have.
+    pub fn complete(&self, lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> Completed {
+        let mut completed = Completed::default();
+        let Some(known) = lease_table.outstanding.iter_mut().find(|held| held.worker == worker) else {
+            return completed;
+        };
+        let done: Vec<SampleLease> =
+            known.leases.extract_if(.., |(of, _)| *of <= number).map(|(_, lease)| lease).collect();
+        if done.is_empty() {
+            return completed;
+        }
+        completed.changed.insert(worker);
+        for other in &mut lease_table.outstanding {
+            for (of, _) in other.leases.extract_if(.., |(_, lease)| done.contains(lease)) {
+                completed.changed.insert(other.worker);
+                completed.superseded.push((other.worker, of));
+            }
+        }
+        if let Some(Portions::Kept(_)) = self.portions {
+            completed.changed.extend(keep(lease_table, worker, &done));
+        }
+        completed
+    }
+
+    /// A copy of a lease that another worker has, for a worker that has none; `None` if each of them was copied already, or may not be.
+    fn copy_for(&self, lease_table: &LeaseTable, worker: WorkerId) -> Option<SampleLease> {
+        let Some(Portions::PerWorker(_)) = self.portions else { return None };
+        let all = || lease_table.outstanding.iter().flat_map(|held| &held.leases).map(|(_, lease)| lease);
+        let is_idle =
+            lease_table.outstanding.iter().all(|held| held.worker != worker || held.leases.is_empty());
+        let is_copied = |lease: &SampleLease| all().filter(|other| *other == lease).count() > 1;
+        let oldest = |lease: &&SampleLease| (lease.epoch, lease.start());
+        all().filter(|lease| is_idle && !is_copied(lease)).min_by_key(oldest).cloned()
     }
 
     /// Whether all samples of an epoch are leased but not done, and those of the next one wait for that.
@@ -132,39 +212,45 @@ impl LeasePolicy {
     }
 }
 
+/// The place of the returned lease that a worker gets first: one that it keeps, then one that nobody keeps, then one of the worker that has
+/// most of them left.
+fn place_for(lease_table: &LeaseTable, worker: WorkerId) -> usize {
+    let keeper = |lease: &SampleLease| {
+        let start = lease.start();
+        let has_kept = |held: &&WorkerLeases| held.kept.binary_search(&start).is_ok();
+        let keeper = lease_table.outstanding.iter().find(has_kept);
+        keeper.filter(|keeper| matches!(keeper.last, LastLease::Number(_))).map(|keeper| keeper.worker)
+    };
+    let keepers: Vec<Option<WorkerId>> = lease_table.returned.iter().map(keeper).collect();
+    let left = |of: &Option<WorkerId>| keepers.iter().filter(|keeper| *keeper == of).count();
+    let find = |of: Option<WorkerId>| keepers.iter().position(|keeper| *keeper == of);
+    // A worker begins with the first of its portions, and others take the last one.
+    let of_another = || keepers.iter().enumerate().max_by_key(|(place, of)| (left(of), *place));
+    find(Some(worker))
+        .or_else(|| find(None))
+        .or_else(|| of_another().map(|(place, _)| place))
+        .unwrap_or_default()
+}
+
 /// No more samples are leased: a user has ended the run. Returns whether this changes the table.
 pub fn close(lease_table: &mut LeaseTable) -> bool {
     std::mem::replace(&mut lease_table.cursor.ending, Ending::Over) != Ending::Over
 }
 
-/// A worker has completed its leases up to this number, and so the copies of them that other workers have.
-pub fn complete(lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> Completed {
-    let mut completed = Completed::default();
-    let Some(known) = lease_table.outstanding.iter_mut().find(|held| held.worker == worker) else {
-        return completed;
-    };
-    let done: Vec<SampleLease> =
-        known.leases.extract_if(.., |(of, _)| *of <= number).map(|(_, lease)| lease).collect();
-    if done.is_empty() {
-        return completed;
-    }
-    completed.changed.insert(worker);
-    for other in &mut lease_table.outstanding {
-        for (of, _) in other.leases.extract_if(.., |(_, lease)| done.contains(lease)) {
-            completed.changed.insert(other.worker);
-            completed.superseded.push((other.worker, of));
+/// The worker has completed these leases last: it keeps them, and no other one does. Returns the workers for which this is news.
+fn keep(lease_table: &mut LeaseTable, worker: WorkerId, done: &[SampleLease]) -> BTreeSet<WorkerId> {
+    let mut changed = BTreeSet::new();
+    for start in done.iter().map(SampleLease::start) {
+        for held in &mut lease_table.outstanding {
+            match (held.kept.binary_search(&start), held.worker == worker) {
+                (Ok(place), false) => _ = held.kept.remove(place),
+                (Err(place), true) if held.kept.len() < KEPT_PORTIONS_MAX => held.kept.insert(place, start),
+                _ => continue,
+            }
+            changed.insert(held.worker);
         }
     }
-    completed
-}
-
-/// A copy of a lease that another worker has, for a worker that has none; `None` if each of them was copied already.
-fn copy_for(lease_table: &LeaseTable, worker: WorkerId) -> Option<SampleLease> {
-    let all = || lease_table.outstanding.iter().flat_map(|held| &held.leases).map(|(_, lease)| lease);
-    let is_idle = lease_table.outstanding.iter().all(|held| held.worker != worker || held.leases.is_empty());
-    let is_copied = |lease: &SampleLease| all().filter(|other| *other == lease).count() > 1;
-    let oldest = |lease: &&SampleLease| (lease.epoch, lease.spans.first().map(|span| span.start));
-    all().filter(|lease| is_idle && !is_copied(lease)).min_by_key(oldest).cloned()
+    changed
 }
 
 /// Returns a lease that its worker does not compute, unless another one has a copy of it.
@@ -192,7 +278,8 @@ pub fn end(lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> bool 
 pub fn update(lease_table: &LeaseTable, workers: &BTreeSet<WorkerId>) -> LeaseTable {
     let leases = |worker: &WorkerId| {
         let held = lease_table.outstanding.iter().find(|held| held.worker == *worker);
-        let gone = || WorkerLeases { worker: *worker, last: LastLease::Ended, leases: Vec::new() };
+        let gone =
+            || WorkerLeases { worker: *worker, last: LastLease::Ended, leases: Vec::new(), kept: Vec::new() };
         held.cloned().unwrap_or_else(gone)
     };
     LeaseTable {
@@ -228,6 +315,14 @@ pub fn reclaim(lease_table: &mut LeaseTable, is_there: impl Fn(&WorkerId) -> boo
     reclaimed
 }
 
+/// Whether a worker was the last to complete the samples of this lease, in the epoch before.
+#[must_use]
+pub fn is_kept(lease_table: &LeaseTable, worker: WorkerId, lease: &SampleLease) -> bool {
+    let is_of = |held: &&WorkerLeases| held.worker == worker;
+    let held = lease_table.outstanding.iter().find(is_of);
+    held.is_some_and(|held| !lease.is_empty() && held.kept.binary_search(&lease.start()).is_ok())
+}
+
 /// Forgets the workers that are gone and hold no leases.
 pub fn forget(lease_table: &mut LeaseTable, is_there: impl Fn(&WorkerId) -> bool) {
     lease_table.outstanding.retain(|held| is_there(&held.worker) || !held.leases.is_empty());
@@ -238,7 +333,7 @@ fn leases_of(lease_table: &mut LeaseTable, worker: WorkerId) -> &mut WorkerLease
         lease_table.outstanding.binary_search_by(|held| held.worker.cmp(&worker)).unwrap_or_else(|place| {
             lease_table
                 .outstanding
-                .insert(place, WorkerLeases { worker, last: LastLease::None, leases: vec![] });
+                .insert(place, WorkerLeases { worker, last: LastLease::None, leases: vec![], kept: vec![] });
             place
         });
     &mut lease_table.outstanding[place]
@@ -273,8 +368,8 @@ mod tests {
             [(0, 4, 5)],
             "no lease is of two epochs"
         );
-        assert_eq!(complete(&mut lease_table, one, 1).changed, BTreeSet::from([one]));
-        assert_eq!(complete(&mut lease_table, one, 1), Completed::default());
+        assert_eq!(lease_policy.complete(&mut lease_table, one, 1).changed, BTreeSet::from([one]));
+        assert_eq!(lease_policy.complete(&mut lease_table, one, 1), Completed::default());
         assert_eq!(positions(lease_policy.grant(&mut lease_table, two, 2, 9)), [(1, 0, 5)]);
         assert_eq!(lease_policy.grant(&mut lease_table, one, 3, 2), None);
         assert!(lease_policy.trained(&lease_table).is_none());
@@ -285,14 +380,14 @@ mod tests {
             [(1, 0, 5)],
             "of another epoch than the cursor's"
         );
-        assert!(!complete(&mut lease_table, one, 4).changed.is_empty());
+        assert!(!lease_policy.complete(&mut lease_table, one, 4).changed.is_empty());
         assert_eq!(lease_policy.trained(&lease_table), Some(10));
         assert_eq!(lease_policy.grant(&mut lease_table, one, 5, 2), None);
     }
 
     #[test]
     fn a_pass_is_complete_before_the_next_and_its_last_portions_are_copied() {
-        let portions = NonZeroU64::new(2);
+        let portions = NonZeroU64::new(2).map(Portions::PerWorker);
         let lease_policy = LeasePolicy { epochs: 2, samples: 8, portions, ..LeasePolicy::default() };
         let mut lease_table = LeaseTable::default();
         let [one, two, three] = [1, 2, 3].map(worker);
@@ -305,8 +400,8 @@ mod tests {
         }
         assert_eq!(grant(&mut lease_table, one, 3), [], "it has portions that are not done");
         assert_eq!(grant(&mut lease_table, three, 1), [(0, 0, 2)], "a copy of the oldest");
-        assert_eq!(complete(&mut lease_table, one, 2).superseded, [(three, 1)]);
-        assert_eq!(complete(&mut lease_table, three, 1), Completed::default());
+        assert_eq!(lease_policy.complete(&mut lease_table, one, 2).superseded, [(three, 1)]);
+        assert_eq!(lease_policy.complete(&mut lease_table, three, 1), Completed::default());
         assert_eq!(grant(&mut lease_table, one, 3), [(0, 2, 4)]);
         assert_eq!(grant(&mut lease_table, three, 2), [(0, 6, 8)]);
         assert!(end(&mut lease_table, two, 2) && lease_table.returned.is_empty(), "another one has a copy");
@@ -314,8 +409,64 @@ mod tests {
         assert_eq!(positions(lease_table.returned.first().cloned()), [(0, 6, 8)]);
         assert_eq!(lease_table.returned.len(), 1);
         assert_eq!(grant(&mut lease_table, one, 4), [(0, 6, 8)]);
-        assert!(!complete(&mut lease_table, one, 4).changed.is_empty());
+        assert!(!lease_policy.complete(&mut lease_table, one, 4).changed.is_empty());
         assert_eq!(grant(&mut lease_table, one, 5), [(1, 0, 2)]);
+    }
+
+    #[test]
+    fn a_worker_gets_the_portions_again_that_it_has_completed() {
+        let portions = NonZeroU64::new(4).map(Portions::Kept);
+        let lease_policy = LeasePolicy { epochs: 4, samples: 10, portions, ..LeasePolicy::default() };
+        let mut lease_table = LeaseTable::default();
+        let [one, two, three] = [1, 2, 3].map(worker);
+        let grant = |lease_table: &mut LeaseTable, worker, number| {
+            let lease = lease_policy.grant(lease_table, worker, number, 99)?;
+            Some((is_kept(lease_table, worker, &lease), positions(Some(lease))[0]))
+        };
+        let [a, b, c, d] = [(0, 2), (2, 5), (5, 7), (7, 10)];
+        let of = |epoch, (start, end)| (epoch, start, end);
+        for (worker, number, portion) in [(one, 1, a), (one, 2, b), (two, 1, c), (one, 3, d)] {
+            assert_eq!(grant(&mut lease_table, worker, number), Some((false, of(0, portion))));
+        }
+        assert_eq!(
+            grant(&mut lease_table, two, 2),
+            None,
+            "an epoch waits for the one before, and there are no copies"
+        );
+        assert_eq!(lease_policy.complete(&mut lease_table, one, 3).changed, BTreeSet::from([one]));
+        assert_eq!(grant(&mut lease_table, two, 2), None);
+        assert_eq!(lease_policy.complete(&mut lease_table, two, 1).changed, BTreeSet::from([two]));
+        assert_eq!(grant(&mut lease_table, two, 2), Some((true, of(1, c))));
+        assert_eq!(grant(&mut lease_table, one, 4), Some((true, of(1, a))));
+        assert_eq!(
+            grant(&mut lease_table, two, 3),
+            Some((false, of(1, d))),
+            "the last one of the other worker"
+        );
+        assert_eq!(grant(&mut lease_table, one, 5), Some((true, of(1, b))));
+        assert_eq!(lease_policy.complete(&mut lease_table, two, 3).changed, BTreeSet::from([one, two]));
+        assert_eq!(lease_policy.complete(&mut lease_table, one, 5).changed, BTreeSet::from([one]));
+        assert_eq!(grant(&mut lease_table, two, 4), Some((true, of(2, c))));
+        assert_eq!(grant(&mut lease_table, three, 1), Some((false, of(2, b))));
+        reclaim(&mut lease_table, |worker| *worker != one);
+        forget(&mut lease_table, |worker| *worker != one);
+        assert_eq!(grant(&mut lease_table, three, 2), Some((false, of(2, a))), "nobody keeps it any more");
+        assert_eq!(
+            grant(&mut lease_table, three, 3),
+            Some((false, of(2, d))),
+            "it is of the worker with most left"
+        );
+        assert!(lease_policy.trained(&lease_table).is_none());
+        lease_policy.complete(&mut lease_table, two, 4);
+        lease_policy.complete(&mut lease_table, three, 3);
+        assert_eq!(grant(&mut lease_table, two, 5), Some((true, of(3, c))));
+        close(&mut lease_table);
+        lease_policy.complete(&mut lease_table, two, 5);
+        assert_eq!(
+            lease_policy.trained(&lease_table),
+            Some(32),
+            "the others of the last epoch were not leased"
+        );
     }
 
     #[test]

@@ -114,8 +114,8 @@ struct WorkerRecord {
     newest: u64,
     /// The last number that was acknowledged to the worker.
     acknowledged: u64,
-    /// The leases that are sent once they are safe.
-    leases: BTreeMap<u64, SampleLease>,
+    /// The leases that are sent once they are safe, and whether the worker keeps their samples.
+    leases: BTreeMap<u64, (SampleLease, bool)>,
     /// The number of its requests that wait, not counting changes.
     waiting_requests: usize,
     /// The bytes of all its requests that wait.
@@ -443,11 +443,9 @@ impl TableServer {
         let is_ready = |lease_number: &u64| !worker.pending.contains_key(&Change::Leased(*lease_number));
         let ready: Vec<u64> = worker.leases.keys().copied().filter(is_ready).collect();
         for lease_number in ready {
-            if let Some(lease) = worker.leases.remove(&lease_number) {
-                out.push((
-                    to,
-                    TableMessage::Response(Response::Leased { lease_number, lease, trained: None }),
-                ));
+            if let Some((lease, is_kept)) = worker.leases.remove(&lease_number) {
+                let leased = Response::Leased { lease_number, lease, is_kept, trained: None };
+                out.push((to, TableMessage::Response(leased)));
             }
         }
     }

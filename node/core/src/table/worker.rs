@@ -430,8 +430,8 @@ impl TableWorker {
                 return Err(TableError::NotOwned(0));
             }
             Response::Superseded { lease_number } => self.leases.supersede(lease_number),
-            Response::Leased { lease_number, lease, trained } => {
-                self.leases.receive(AcquiredLease { number: lease_number, lease, trained });
+            Response::Leased { lease_number, lease, is_kept, trained } => {
+                self.leases.receive(AcquiredLease { number: lease_number, lease, is_kept, trained });
             }
         }
         Ok(())

@@ -1,12 +1,13 @@
 //! Changes that several workers send, and that count once.
 
+use std::num::NonZeroU64;
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::{Arc, Mutex};
 
 use peergrad_config::specification::RunFile;
 use peergrad_core::program::context::{Clock, Context, Interrupted};
 use peergrad_core::program::{Flow, Program, ProgramFactory};
-use peergrad_core::table::{Atomicity, IdempotencyKey, ReadPolicy, Table, TableSpec};
+use peergrad_core::table::{Atomicity, IdempotencyKey, Portions, ReadPolicy, Table, TableSpec};
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::{Map, Row, RowSet, Rows};
 use peergrad_simulations::task::Integers;
@@ -74,7 +75,7 @@ impl Repeating {
 /// The rows that all workers read at the end of the run of this seed, under these faults.
 fn end(has_keys: bool, trouble: &str, seed: u64) -> Vec<f32> {
     let tables = vec![Table::of_vectors("rows", 2, SAMPLES as usize, 1)];
-    let portions = Some(std::num::NonZeroU64::MIN.saturating_add(seed % 3));
+    let portions = Some(Portions::PerWorker(NonZeroU64::MIN.saturating_add(seed % 3)));
     let table_spec =
         TableSpec { atomicity: Atomicity::Chunk, portions, ..TableSpec::new(tables, ReadPolicy::Unbounded) };
     let ends = Arc::<Mutex<Vec<Vec<f32>>>>::default();

@@ -9,8 +9,8 @@ use peergrad_core::program::programs::downpour::{Downpour, DownpourSettings};
 use peergrad_core::program::programs::lbfgs::{Lbfgs, LbfgsSettings};
 use peergrad_core::program::programs::ssp::Ssp;
 use peergrad_core::table::{
-    ApplyMode, Atomicity, BatchScope, Init, ReadPolicy, ReadSchedule, Table, TableLayout, TableRule,
-    TableSpec,
+    ApplyMode, Atomicity, BatchScope, Init, Portions, ReadPolicy, ReadSchedule, Table, TableLayout,
+    TableRule, TableSpec,
 };
 use peergrad_models::optimizer::Optimizer;
 use peergrad_models::task::ParameterTable;
@@ -104,7 +104,7 @@ pub(super) fn lbfgs(history: usize, tolerance: f64, portions: NonZeroU64) -> Pro
         atomicity: Atomicity::Chunk,
         warm_up: 0,
         wave: None,
-        portions: Some(portions),
+        portions: Some(Portions::PerWorker(portions)),
     };
     ProgramFactory::with_tables(table_spec, move |loaded| Lbfgs::of(loaded, settings(loaded)))
 }

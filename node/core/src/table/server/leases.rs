@@ -23,7 +23,7 @@ impl TableServer {
     /// A worker has completed its leases up to this number. Workers that have copies of them learn so.
     pub(super) fn complete_leases(&mut self, worker: WorkerId, last_lease: u64, out: &mut Outbox) {
         let Completed { changed, superseded } =
-            lease_table::complete(self.store.lease_table_mut(), worker, last_lease);
+            self.lease_policy.complete(self.store.lease_table_mut(), worker, last_lease);
         if !changed.is_empty() {
             self.replication.mark_dirty(0, &ChunkDelta::leases(changed));
         }
@@ -79,11 +79,12 @@ impl TableServer {
                 // Other workers may have waited until so many samples were leased.
                 self.retry_lease_requests(out);
             }
+            let is_kept = lease_table::is_kept(self.store.lease_table_mut(), worker, &lease);
             let change = Change::Leased(lease_number);
             let author = Author::own(from);
             let missing_at = self.replication.missing_at(author, change);
             let record = self.workers.entry(author).or_default();
-            record.leases.insert(lease_number, lease);
+            record.leases.insert(lease_number, (lease, is_kept));
             if missing_at > 0 {
                 record.pending.insert(change, missing_at);
             }
@@ -98,6 +99,7 @@ impl TableServer {
                 TableMessage::Response(Response::Leased {
                     lease_number,
                     lease: SampleLease::default(),
+                    is_kept: false,
                     trained,
                 }),
             ));

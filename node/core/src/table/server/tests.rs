@@ -9,7 +9,7 @@ use peergrad_protocol::table::{
 };
 use peergrad_protocol::{Incarnation, PeerId};
 
-use super::super::{ApplyMode, Init, Table, TableLayout, TableRule};
+use super::super::{ApplyMode, Init, Portions, Table, TableLayout, TableRule};
 use super::*;
 
 const ME: Rank = Rank(0);
@@ -553,7 +553,7 @@ fn a_lease_is_granted_only_once_the_replica_has_stored_it() {
     assert_eq!(replica.store.lease_table_mut(), owner.store.lease_table_mut());
     let mut out = Vec::new();
     owner.on_replica_ack(OTHER, 2, &mut out);
-    let [(OTHER, TableMessage::Response(Response::Leased { lease_number: 1, lease, trained: None }))] =
+    let [(OTHER, TableMessage::Response(Response::Leased { lease_number: 1, lease, trained: None, .. }))] =
         &out[..]
     else {
         panic!("{out:?}")
@@ -686,8 +686,12 @@ fn a_key_goes_to_the_replica_with_its_change() {
 #[test]
 fn a_worker_learns_that_a_copy_of_its_lease_is_done() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
-    owner.lease_policy =
-        LeasePolicy { epochs: 1, samples: 4, portions: NonZeroU64::new(1), ..LeasePolicy::default() };
+    owner.lease_policy = LeasePolicy {
+        epochs: 1,
+        samples: 4,
+        portions: NonZeroU64::new(1).map(Portions::PerWorker),
+        ..LeasePolicy::default()
+    };
     let lease = |lease_number| Request::Lease { lease_number, samples: 9, may_wait: true };
     request(&mut owner, ME, lease(1));
     request(&mut owner, OTHER, lease(1));

@@ -47,6 +47,8 @@ pub struct AcquiredLease {
     pub number: u64,
     /// The samples; empty if there are none at present.
     pub lease: SampleLease,
+    /// Whether this worker has completed the same samples in the epoch before.
+    pub is_kept: bool,
     /// Once no sample is left to compute, and all are done: how many were trained in the run.
     pub trained: Option<u64>,
 }

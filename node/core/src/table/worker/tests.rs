@@ -106,7 +106,7 @@ fn a_worker_that_ends_in_an_atomic_clock_adds_nothing() {
         let mut out = Vec::new();
         worker.request_lease(5, &mut out);
         let lease = SampleLease { epoch: 0, spans: vec![Span { start: 0, end: 5 }] };
-        let leased = Response::Leased { lease_number: 1, lease, trained: None };
+        let leased = Response::Leased { lease_number: 1, lease, is_kept: false, trained: None };
         worker.on_response(ME, leased, &mut out).unwrap();
         worker.take_lease();
         worker.add(0, &[1.0, 0.0]);
@@ -163,7 +163,8 @@ fn the_additions_of_an_atomic_clock_go_to_the_journal_first() {
     let mut out = Vec::new();
     worker.request_lease(5, &mut out);
     let lease = SampleLease { epoch: 0, spans: vec![] };
-    let leased = |lease_number| Response::Leased { lease_number, lease: lease.clone(), trained: None };
+    let leased =
+        |lease_number| Response::Leased { lease_number, lease: lease.clone(), is_kept: false, trained: None };
     worker.on_response(ME, leased(1), &mut out).unwrap();
     worker.take_lease();
     out.clear();

@@ -188,7 +188,8 @@ impl TableEngine {
         if is_idle || !waiting.has_clock(exchange) || !waiting.may_begin(exchange) {
             return;
         }
-        let Some(AcquiredLease { number, lease, trained }) = exchange.member.worker.take_lease() else {
+        let Some(AcquiredLease { number, lease, is_kept, trained }) = exchange.member.worker.take_lease()
+        else {
             return;
         };
         let loaded = &self.base.loaded;
@@ -218,8 +219,8 @@ impl TableEngine {
             part_elements_min: None,
             wanted,
         };
-        let position = lease.spans.first().map_or(0, |span| span.start);
-        let begun = ClockStart { number: clock, batch, position, layout: Arc::clone(&self.exchange.layout) };
+        let (position, layout) = (lease.start(), Arc::clone(&self.exchange.layout));
+        let begun = ClockStart { number: clock, batch, position, is_kept, layout };
         if let Some(reply) = self.waiting.begin.take() {
             // The send fails if the program has ended and no longer waits.
             let _ = reply.send(begun);
