@@ -16,6 +16,7 @@ mod cells;
 pub mod column_hints;
 pub mod column_names;
 pub mod columns;
+pub mod corpus;
 pub mod dataset;
 pub mod dense_table;
 pub mod dialect;

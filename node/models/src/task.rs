@@ -12,6 +12,7 @@ use peergrad_protocol::manifest::Manifest;
 pub mod activation;
 pub mod clicks;
 pub mod factorization;
+pub mod lda;
 pub mod loss;
 pub mod margin_loss;
 pub mod network;
