@@ -13,6 +13,7 @@ use crate::common::{assert_nobody_is_blamed, ended, run_until, run_until_trainin
 mod atomic;
 mod counting;
 mod keys;
+mod lda;
 mod lost;
 mod registers;
 mod sweeps;

@@ -6,6 +6,7 @@ pub mod downpour;
 pub mod ds_sync;
 mod gradients;
 pub mod lbfgs;
+pub mod lda;
 pub mod local;
 pub mod local_trainer;
 pub mod ssp;

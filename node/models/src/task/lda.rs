@@ -116,7 +116,10 @@ impl Lda {
             let assigned = &mut assignments[at..at + words.len()];
             at += words.len();
             let mut of_document = vec![0_u32; topics];
-            assigned.iter().filter(|topic| **topic > 0).for_each(|topic| of_document[*topic as usize - 1] += 1);
+            assigned
+                .iter()
+                .filter(|topic| **topic > 0)
+                .for_each(|topic| of_document[*topic as usize - 1] += 1);
             for (word, assigned) in words.iter().zip(assigned) {
                 let row = counts.words.binary_search(word).expect("counts of all words") * topics;
                 let by_word = &mut counts.by_word[row..row + topics];
@@ -128,7 +131,8 @@ impl Lda {
                 let mut sum = 0.0;
                 for topic in 0..topics {
                     let total = counts.totals[topic].max(0) as f64 + all;
-                    sum += (f64::from(of_document[topic]) + alpha) * (f64::from(by_word[topic].max(0.0)) + beta)
+                    sum += (f64::from(of_document[topic]) + alpha)
+                        * (f64::from(by_word[topic].max(0.0)) + beta)
                         / total;
                     sums[topic] = sum;
                 }
