@@ -264,6 +264,7 @@ mod tests {
     fn progress(until: u64) -> TrainingProgress {
         let scope = RunSize {
             parameters: 10,
+            owned: 10,
             samples: 1440,
             steps: 36_000,
             epochs: 400,

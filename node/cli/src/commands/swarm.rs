@@ -442,6 +442,7 @@ pub(super) fn short(peer: &Value) -> String {
 fn scope(object: &Value) -> Option<RunSize> {
     Some(RunSize {
         parameters: object["parameters"].as_u64()? as usize,
+        owned: object["owned"].as_u64()? as usize,
         samples: object["samples"].as_u64()?,
         steps: object["steps"].as_u64()?,
         epochs: object["epochs"].as_u64()?,

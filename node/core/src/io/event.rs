@@ -275,6 +275,8 @@ pub enum Event {
 pub struct RunSize {
     /// Elements of the parameter vector.
     pub parameters: usize,
+    /// The numbers that members own together: the parameters, or those of all tables.
+    pub owned: usize,
     /// The number of training samples.
     pub samples: u64,
     /// The number of steps of the whole run.

@@ -118,8 +118,11 @@ impl Loaded {
     /// The size of the run.
     #[must_use]
     pub fn run_size(&self) -> RunSize {
+        let parameters = self.manifest.parameter_count();
+        let tables = self.program.table_spec(self);
         RunSize {
-            parameters: self.manifest.parameter_count(),
+            parameters,
+            owned: tables.map_or(parameters, |spec| spec.layout.value_count()),
             samples: u64::from(self.task.sample_count()),
             steps: self.step_count(),
             epochs: self.config.epochs,

@@ -234,7 +234,7 @@ impl StatusParts<'_> {
 
     fn member(&self, member: &MemberDetails, status: &mut Status) {
         let MemberDetails { progress: standing, run_size, .. } = member;
-        let total = run_size.parameters.max(1) as f64;
+        let total = run_size.owned.max(1) as f64;
         status.members = member.members.iter().map(|seen| self.seen(seen, total)).collect();
         let missing = member.estranged.iter().map(|peer| (*peer, OtherState::Missing));
         status.others = self.others(missing.chain(member.joiners.iter().map(joiner)));

@@ -80,8 +80,8 @@ fn joining_fields(event: &Event) -> Option<Value> {
         Event::RecoveryStarted { view_number } => json!({"view_number": view_number.0}),
         Event::FetchingData { received, total } => json!({"received": received, "total": total}),
         Event::Prepared { size, has_own_losses } => json!({
-            "parameters": size.parameters, "samples": size.samples, "steps": size.steps, "epochs": size.epochs,
-            "own_losses": has_own_losses,
+            "parameters": size.parameters, "owned": size.owned, "samples": size.samples, "steps": size.steps,
+            "epochs": size.epochs, "own_losses": has_own_losses,
         }),
         Event::MembersUnreachable { peers } => json!({"peers": texts(peers)}),
         Event::RecoveryProgress(RecoveryProgress { view_number, present, needed, missing }) => json!({

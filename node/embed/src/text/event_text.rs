@@ -89,11 +89,15 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
             change_text(view.number.0, view.members.len(), change)
         }
         Event::ViewInstalled { view, shard, .. } => {
-            let total = scope.map_or(0, |scope| scope.parameters).max(1);
+            let total = scope.map_or(0, |scope| scope.owned).max(1);
             let share = 100.0 * *shard as f64 / total as f64;
+            let what = match scope {
+                Some(scope) if scope.owned != scope.parameters => "numbers in tables",
+                _ => "parameters",
+            };
             let owns = match shard {
                 0 => "its share arrives during the next steps".to_owned(),
-                _ => format!("this one owns {} parameters ({share:.0} %)", count(*shard as u64)),
+                _ => format!("this one owns {} {what} ({share:.0} %)", count(*shard as u64)),
             };
             format!("training with {}; {owns}", plural(view.members.len(), "peer"))
         }

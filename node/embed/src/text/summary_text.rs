@@ -232,6 +232,7 @@ pub(crate) mod tests {
             },
             run_size: RunSize {
                 parameters: 10,
+                owned: 10,
                 samples: 100,
                 steps: 80,
                 epochs: 8,
