@@ -30,7 +30,7 @@ fn scenario(
     let text = format!(
         "about = \"l-bfgs\"\npeers = {peers}\n[task]\nkind = \"file\"\nsample_time = \"1ms\"\n[run]\nepochs = {epochs}\n\
          [run.data]\nfile = \"{file}\"\n[run.model]\nkind = \"{model}\"\n[run.optimizer]\nweight_decay = {L2}\n\
-         [run.shards]\nreplicas = 4\n[run.sync]\nkind = \"l-bfgs\"\n{sync}\n{more}"
+         [run.shards]\nreplicas = 2\n[run.sync]\nkind = \"l-bfgs\"\n{sync}\n{more}"
     );
     Some(parse("l-bfgs", &text, &folder, Size::Full).expect("it is a scenario"))
 }

@@ -30,8 +30,10 @@ pub enum LayoutError {
         /// Its vectors.
         vectors: usize,
     },
-    /// Rows that end in the middle of an integer.
-    #[error("table `{table}` has {width} numbers in a row: give it two for each integer")]
+    /// A table of integers whose rows end in the middle of one, or that starts with parameters.
+    #[error(
+        "table `{table}` has {width} numbers in a row, for integers: give it two for each, and let it start with zeros"
+    )]
     Integers {
         /// The table's name.
         table: Cow<'static, str>,
@@ -107,6 +109,9 @@ pub enum TableError {
     /// A value that is not finite.
     #[error("a value that is not finite, for row {0}")]
     NotFinite(Row),
+    /// A pair of numbers that holds no integer, for a table of integers.
+    #[error("a pair of numbers that holds no integer, for row {0}: make pairs with `Integer::to_pair`")]
+    NotInteger(Row),
     /// A clock that goes backwards.
     #[error("clock {sent} after clock {known}")]
     ClockBackwards {

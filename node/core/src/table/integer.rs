@@ -57,6 +57,7 @@ const HIGH_LIMIT: f32 = (1 << 23) as f32;
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Init, RowSet, Rows, Table, TableError, TableLayout, TableRule};
     use super::*;
 
     #[test]
@@ -71,6 +72,18 @@ mod tests {
         for pair in [[0.5, 0.0], [0.0, 0.5], [f32::MAX, 0.0], [0.0, f32::MIN]] {
             assert_eq!(Integer::from_pair(pair), None);
         }
+    }
+
+    #[test]
+    fn what_is_no_integer_is_refused_before_it_is_added() {
+        let table = |init| Table { rule: TableRule::Integer, init, ..Table::additive("integers", 2, 2) };
+        assert!(TableLayout::try_new(vec![table(Init::Parameters)]).is_err());
+        let layout = TableLayout::new(vec![table(Init::Zeros)]);
+        let check = |pair: [f32; 2]| {
+            layout.check_rows(&Rows { indices: RowSet::range(0..2), values: [[0.0, 7.0], pair].concat() })
+        };
+        assert_eq!(check([1.0, -3.0]), Ok(()));
+        assert_eq!(check([0.5, 0.0]), Err(TableError::NotInteger(1)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use peergrad_protocol::limits::{CHUNKS_MAX, GET_VALUES_MAX, TABLE_CHUNK_BYTES_MA
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::table::{Assignment, Map, Operation, Reduce, Row, RowSet, Rows, TableChange};
 
-use super::{ApplyMode, Init, LayoutError, Table, TableError, TableRule};
+use super::{ApplyMode, Init, Integer, LayoutError, Table, TableError, TableRule};
 
 /// The layout of the tables of a run: the same at all members.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +66,7 @@ impl TableLayout {
             if rows == 0 || width == 0 || vectors == 0 {
                 return Err(LayoutError::Empty(table.name));
             }
-            if table.rule == TableRule::Integer && width % 2 != 0 {
+            if table.rule == TableRule::Integer && (width % 2 != 0 || init == Init::Parameters) {
                 return Err(LayoutError::Integers { table: table.name, width });
             }
             if rows % vectors as u64 != 0 {
@@ -356,6 +356,12 @@ impl TableLayout {
             };
             if numbers.iter().any(|value| !value.is_finite()) {
                 return Err(TableError::NotFinite(row));
+            }
+            let is_integer = |pair: &[f32]| Integer::from_pair([pair[0], pair[1]]).is_some();
+            if self.table_of(self.chunk_of(row)).rule == TableRule::Integer
+                && !numbers.chunks_exact(2).all(is_integer)
+            {
+                return Err(TableError::NotInteger(row));
             }
             values = rest;
         }

@@ -14,7 +14,7 @@
 //! A method that needs the sum over *all* samples, for example of their gradients, uses [portions](LeasePolicy::portions). The samples of an
 //! epoch are leased once all those of the epoch before are done, in portions much smaller than a worker's share, so that a fast worker computes
 //! more of them. A worker for which no portion is left gets a copy of one that another worker still computes. The first of the two that is
-//! complete counts, and the other worker need not go on. So a slow worker delays a pass by no more than a fast one needs for a portion.
+//! complete counts, and the other worker need not go on. So a slow worker delays a pass by no more than another one needs for a portion.
 //!
 //! # Kept portions
 //! A method that keeps something for each sample, such as the topics of a document's words, has [portions that are the same in each

@@ -83,6 +83,20 @@ impl Lbfgs {
         Ok(Search::from_row(&row.values, &self.settings).unwrap_or_default())
     }
 
+    /// The search that counts, if this one was read from an owner whose replicas may not have it yet. Nothing may follow from a search that
+    /// the loss of its owner could undo, for another one would come in its place.
+    async fn settled(&self, clock: &Clock, search: Search) -> Result<Search, Interrupted> {
+        if search.passes == 0 {
+            return Ok(search);
+        }
+        // The owner keeps the first one of a pass. Once this addition is safe, so is the row that it was added to.
+        let row = Rows { indices: rows(&clock.layout, SEARCH), values: search.to_row() };
+        if clock.add(row).is_ok() {
+            clock.push().await?;
+        }
+        self.search(clock).await
+    }
+
     /// Computes the search after `passes` passes, unless another worker has done so, and returns the one that counts.
     async fn advance(
         &self,
@@ -97,11 +111,7 @@ impl Lbfgs {
         let loss = mean_loss(&losses.await?.values, passes, u64::from(self.task.sample_count()));
         let pass = Pass { loss, products: products.await? };
         let after = before.after(&pass, passes, is_last, &self.settings);
-        let row = Rows { indices: rows(&clock.layout, SEARCH), values: after.to_row() };
-        if clock.add(row).is_ok() {
-            clock.push().await?;
-        }
-        self.search(clock).await
+        self.settled(clock, after).await
     }
 
     /// The point of the pass that the search leads to. All owners that have not moved on to it do so now.
@@ -184,6 +194,8 @@ impl Program for Lbfgs {
             search = self.advance(&clock, &search, passes, true).await?;
         } else if !clock.is_over && search.passes < clock.epoch && !search.is_over {
             search = self.advance(&clock, &search, clock.epoch, false).await?;
+        } else if self.point.as_ref().is_none_or(|(pass, _)| *pass != search.passes) {
+            search = self.settled(&clock, search).await?;
         }
         if search.is_over {
             self.move_on(&clock, &search);

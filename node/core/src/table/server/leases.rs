@@ -28,9 +28,14 @@ impl TableServer {
             self.replication.mark_dirty(0, &ChunkDelta::leases(changed));
         }
         for (worker, lease_number) in superseded {
-            if let Some(rank) = self.replica_map.rank_of(&worker) {
-                out.push((rank, TableMessage::Response(Response::Superseded { lease_number })));
-            }
+            let Some(rank) = self.replica_map.rank_of(&worker) else { continue };
+            let known = self.workers.get_mut(&Author::own(rank));
+            let response = match known.and_then(|known| known.leases.remove(&lease_number)) {
+                // The worker does not have it yet, and gets none in its place.
+                Some(_) => no_lease(lease_number, None),
+                None => Response::Superseded { lease_number },
+            };
+            out.push((rank, TableMessage::Response(response)));
         }
         self.retry_lease_requests(out);
     }
@@ -94,15 +99,7 @@ impl TableServer {
         // Other workers that have not ended may wait for this worker's clock.
         let has_others = self.clocks.has_others_running(from);
         if trained.is_some() || holds_some || is_superseded || (has_others && !may_wait) {
-            out.push((
-                from,
-                TableMessage::Response(Response::Leased {
-                    lease_number,
-                    lease: SampleLease::default(),
-                    is_kept: false,
-                    trained,
-                }),
-            ));
+            out.push((from, TableMessage::Response(no_lease(lease_number, trained))));
         } else {
             self.lease_requests.insert(from, request);
         }
@@ -114,4 +111,9 @@ impl TableServer {
             self.grant_lease(worker, request, out);
         }
     }
+}
+
+/// The answer to a worker that gets no samples.
+fn no_lease(lease_number: u64, trained: Option<u64>) -> Response {
+    Response::Leased { lease_number, lease: SampleLease::default(), is_kept: false, trained }
 }

@@ -348,7 +348,11 @@ fn state_bytes(state: &TableChunk) -> usize {
     let numbers = |rows: &Rows| (rows.values.len() + rows.indices.len()) * size_of::<f32>();
     /// The bytes of a worker's id and the number of its last change.
     const WORKER_ID_BYTES: usize = 50;
+    /// The bytes of the number of a key.
+    const KEY_BYTES: usize = 5;
+    let keys = state.used_keys.as_ref().map_or(0, |keys| keys.numbers.len());
     state.applied.len() * WORKER_ID_BYTES
+        + keys * KEY_BYTES
         + numbers(&state.rows)
         + state.pending.iter().map(|(_, rows)| numbers(rows)).sum::<usize>()
 }

@@ -116,14 +116,13 @@ impl HeldLeases {
         Some(acquired)
     }
 
-    /// Another worker has completed a copy of this lease.
+    /// Another worker has completed a copy of this lease. It is reported as complete all the same: the owner of the lease table may be lost
+    /// before others know that it is.
     pub(super) fn supersede(&mut self, number: u64) {
-        self.taken.retain(|(of, last)| *of != number || last.is_some());
-        if self.current == Some(number) {
-            self.current = None;
-            self.is_superseded = true;
+        self.is_superseded |= self.current == Some(number);
+        if self.next.take_if(|next| next.number == number).is_some() {
+            self.taken.push_back((number, None));
         }
-        self.next.take_if(|next| next.number == number);
     }
 
     /// Whether another worker has completed a copy of the lease of the clock in progress since the last call.
@@ -136,10 +135,11 @@ impl HeldLeases {
         self.next.take()?.trained
     }
 
-    /// The clock in progress ends. Returns its lease, if it has one.
+    /// The clock in progress ends. Returns the last lease that is over with it, if there is one.
     pub(super) fn end_clock(&mut self) -> Option<u64> {
         self.is_superseded = false;
-        self.current.take()
+        self.current = None;
+        self.taken.iter().rev().find(|(_, until)| until.is_none()).map(|(number, _)| *number)
     }
 
     /// All additions of the leases taken so far have been sent, up to the number `last`, except for the clock in progress: the leases are

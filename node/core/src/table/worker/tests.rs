@@ -156,6 +156,27 @@ fn sent(out: &mut Outbox) -> Vec<(Rank, String)> {
     std::mem::take(out).into_iter().filter_map(|(to, message)| Some((to, text(message)?))).collect()
 }
 
+/// The owner of the lease table may be lost before others know that the lease is complete.
+#[test]
+fn a_lease_of_which_another_worker_has_completed_a_copy_is_reported_too() {
+    let mut worker = worker(Atomicity::Chunk);
+    let mut out = Vec::new();
+    for lease_number in [1, 2] {
+        worker.request_lease(5, &mut out);
+        let lease = SampleLease { epoch: 0, spans: vec![Span { start: 0, end: 5 }] };
+        let leased = Response::Leased { lease_number, lease, is_kept: false, trained: None };
+        worker.on_response(ME, leased, &mut out).unwrap();
+        // The first one is being computed, and the second one is yet to be.
+        let is_taken = lease_number == 1 && worker.take_lease().is_some();
+        worker.on_response(ME, Response::Superseded { lease_number }, &mut out).unwrap();
+        assert_eq!((worker.take_superseded(), worker.take_lease()), (is_taken, None));
+        out.clear();
+        worker.abandon_clock(&mut out);
+        assert!(sent(&mut out).contains(&(ME, format!("complete {lease_number} in 0"))));
+        worker.on_response(ME, Response::Acknowledged { up_to: lease_number }, &mut out).unwrap();
+    }
+}
+
 /// The other member keeps the additions of a clock before any owner gets them, and the clock follows them.
 #[test]
 fn the_additions_of_an_atomic_clock_go_to_the_journal_first() {

@@ -135,11 +135,14 @@ impl Search {
     /// The search after one more pass. With `is_last`, it ends with the better one of the point and the base.
     pub(super) fn after(&self, pass: &Pass, passes: u64, is_last: bool, settings: &LbfgsSettings) -> Self {
         let value = pass.loss + settings.l2 / 2.0 * pass.product(vector::POINT, vector::POINT);
-        let next = if passes != self.passes + 1 || self.passes == 0 {
-            // Nothing is known from earlier passes: the point is the first base.
-            Self::default().accepted(pass, value, settings)
-        } else {
+        let next = if passes == self.passes + 1 && is_descent(self.slope) {
             self.tried(pass, value, is_last, settings)
+        } else if passes > 1 && self.passes == 0 && !value.is_finite() {
+            // The search was lost in the middle of this pass.
+            Self { is_over: false, ..self.restarted(settings) }
+        } else {
+            // There is no line search, or nothing is known of it: the point is the new base.
+            Self::default().accepted(pass, value, settings)
         };
         Self { passes, is_over: next.is_over || is_last, ..next }
     }
@@ -169,15 +172,33 @@ impl Search {
             if lowest.is_finite() { lowest.clamp(0.1 * high, 0.5 * high) } else { 0.1 * high }
         };
         let is_too_short = length * pass.norm(vector::DIRECTION) <= STEP_MIN * pass.norm(vector::BASE);
+        let (length, trials) = match is_out_of_trials || is_too_short {
+            false => (length, self.trials + 1),
+            // The longest step that was good enough is taken, though the slope is steep there.
+            true if low > 0.0 && self.trials < TRIALS_MAX => (low, TRIALS_MAX),
+            true => return self.restarted(settings),
+        };
         Self {
             has_accepted: false,
             new_slot: None,
-            is_over: is_out_of_trials || is_too_short,
             length: f64::from(length as f32),
             low,
             high,
-            trials: self.trials + 1,
+            trials,
             ..self.clone()
+        }
+    }
+
+    /// The search if no step from the base helps. The next pass computes the gradient at the base anew, and the history is forgotten: both may
+    /// be of a chunk that was lost and has restarted. If there was no history, the search is over.
+    fn restarted(&self, settings: &LbfgsSettings) -> Self {
+        Self {
+            passes: self.passes,
+            is_over: self.steps == 0,
+            value: self.value,
+            high: f64::INFINITY,
+            factors: vec![0.0; settings.vectors()],
+            ..Self::default()
         }
     }
 

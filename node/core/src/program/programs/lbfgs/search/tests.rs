@@ -117,6 +117,43 @@ fn a_point_without_a_value_is_left_for_a_shorter_step() {
 }
 
 #[test]
+fn a_step_that_was_good_enough_is_taken_if_no_longer_one_is() {
+    // The value falls as steeply everywhere, and there is none beyond 1.
+    let objective = |point: &[f64]| match point[0] {
+        x if x < 1.0 => (-x, vec![-1.0]),
+        _ => (f64::INFINITY, vec![0.0]),
+    };
+    let (_, point) = minimum(&[0.0], &SETTINGS, objective);
+    assert!(point[0] > 0.99, "{point:?}");
+}
+
+/// An owner of a part of all vectors was lost for good: it begins with the point at which the run started.
+#[test]
+fn lost_parts_of_the_vectors_cost_some_passes_only() {
+    let (mut owners, mut search) = (Owners::starting_at(&[0.0; 10], &SETTINGS), Search::default());
+    let mut passes = 0;
+    while !search.is_over {
+        passes += 1;
+        owners.carry_out(&search.operations(&SETTINGS));
+        if passes == 9 {
+            owners.vectors.iter_mut().for_each(|vector| vector[2..6].fill(0.0));
+        }
+        if passes == 30 {
+            // The search itself, while a pass was under way.
+            let Pass { products, .. } = owners.pass(bowl);
+            search =
+                Search::default().after(&Pass { loss: f64::INFINITY, products }, passes, false, &SETTINGS);
+            continue;
+        }
+        search = search.after(&owners.pass(bowl), passes, false, &SETTINGS);
+        assert!(passes < 200);
+    }
+    owners.carry_out(&search.operations(&SETTINGS));
+    let point = &owners.vectors[vector::POINT as usize];
+    assert!(passes > 30 && point.iter().all(|x| (x - 1.0).abs() < 1e-4), "{passes} passes: {point:?}");
+}
+
+#[test]
 fn an_objective_without_a_value_at_the_start_ends_it() {
     let (search, _) = minimum(&[3.0], &SETTINGS, |_| (f64::INFINITY, vec![0.0]));
     assert_eq!(search.passes, 1);
