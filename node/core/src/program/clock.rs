@@ -87,7 +87,8 @@ impl Clock {
     }
 
     /// Reads those of these rows that are not zero, no staler than the read policy allows. The additions of this worker are sent first, as
-    /// by [`push`](Self::push). The rows are not cached: each call asks their owners.
+    /// by [`push`](Self::push). The rows are not cached: each call asks their owners. They may include additions of other workers that would be
+    /// lost with their owner; a program that decides something by them adds to the rows itself and pushes before it acts.
     ///
     /// # Errors
     /// If a row does not exist, or these are more than 4294967295 rows.
