@@ -35,7 +35,7 @@ use peergrad_protocol::table::{LastLease, LeaseTable, SampleLease, WorkerId, Wor
 /// How the samples of an epoch are cut into leases, if the next epoch is leased only when all of them are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Portions {
-    /// Anew in each epoch, so many for each worker.
+    /// So many for each worker, as many workers as there are when a portion is leased.
     PerWorker(NonZeroU64),
     /// The same in each epoch: so many in all, at most [`KEPT_PORTIONS_MAX`]. Workers keep them from epoch to epoch.
     Kept(NonZeroU64),

@@ -36,7 +36,7 @@ pub struct LdaSettings {
 /// How topics are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sampler {
-    /// From the probabilities of all topics, which are computed anew for each word.
+    /// From the probabilities of all topics, all computed for each word.
     #[default]
     Dense,
 }

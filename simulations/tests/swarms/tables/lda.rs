@@ -1,4 +1,4 @@
-//! A topic model: counts are those of the assignments, whoever is lost.
+//! A topic model: counts are those of the assignments, also if workers are lost.
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow::{Break, Continue};

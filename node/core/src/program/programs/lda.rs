@@ -10,8 +10,8 @@
 //!               rows of 32 numbers        from 1; 0 for a word that has none yet
 //! ```
 //! A worker sweeps a [portion](crate::table::Portions::Kept) of the documents: it reads the counts of their words, draws a new topic for each
-//! word, and adds the differences. A clock is [atomic](crate::table::Atomicity::Clock): so the counts are those of the assignments, whoever is
-//! lost. Other workers sweep other documents meanwhile, so a worker's counts are a little old. Models become as good with them.
+//! word, and adds the differences. A clock is [atomic](crate::table::Atomicity::Clock): so the counts stay those of the
+//! assignments, also if a worker is lost. Other workers sweep other documents meanwhile, so a worker's counts are a little old. Models become as good with them.
 //!
 //! Workers keep their documents. One that has swept a portion in the epoch before remembers its topics, and reads counts only.
 //!

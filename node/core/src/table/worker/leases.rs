@@ -116,7 +116,7 @@ impl HeldLeases {
         Some(acquired)
     }
 
-    /// Another worker has completed a copy of this lease. It is reported as complete all the same: the owner of the lease table may be lost
+    /// Another worker has completed a copy of this lease. It is nevertheless reported as complete: the owner of the lease table may be lost
     /// before others know that it is.
     pub(super) fn supersede(&mut self, number: u64) {
         self.is_superseded |= self.current == Some(number);

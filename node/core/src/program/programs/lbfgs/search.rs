@@ -189,7 +189,7 @@ impl Search {
         }
     }
 
-    /// The search if no step from the base helps. The next pass computes the gradient at the base anew, and the history is forgotten: both may
+    /// The search if no step from the base helps. The next pass computes the gradient at the base again, and the history is forgotten: both may
     /// be of a chunk that was lost and has restarted. If there was no history, the search is over.
     fn restarted(&self, settings: &LbfgsSettings) -> Self {
         Self {
