@@ -20,13 +20,15 @@
 //! | restarts | after a stop of all members, the run continues from the newest step that the returned ones have saved completely | [`restarts`] |
 //! | merged first | a branch that yields because it is merged does so after the step that merges it is committed | [`merged_first`] |
 //! | written first | a member sends nothing in a view before the view is on its disk | [`written_first`] |
+//! | acknowledged | what an owner of tables acknowledges is at all other holders of the chunk, and only the owner of a chunk changes it | [`acknowledged`] |
 //! | blameless | no message of a correct peer is rejected as an offence, and none has other parameters | [`blameless`] |
 //!
 //! If both parts of a partitioned swarm go on, invariants 2 to 6 and the ones on expelled peers and on restarts hold for each branch
 //! separately: the file `invariants/branches.rs` describes how.
 //!
 //! If members have local parameters (`Program::LOCAL_PARAMETERS`), invariants 2 to 6 do not apply between two rounds of all members, and
-//! are not checked; neither are they if parameters are in tables. Invariant 10, that a mean within a group preserves the total, is shown by
+//! are not checked; neither are they if parameters are in tables. There, *acknowledged* is checked at each message, and an
+//! [oracle](crate::oracles::table_sums) compares the sums at the end. Invariant 10, that a mean within a group preserves the total, is shown by
 //! `tests/swarms/programs.rs`.
 
 use std::any::Any;
@@ -41,6 +43,7 @@ use branches::Branches;
 
 pub use crate::observation::Observation;
 
+pub mod acknowledged;
 pub mod all_or_nothing;
 pub mod blameless;
 pub mod bounded;
@@ -139,6 +142,9 @@ impl Invariants {
             Box::<expelled::Expelled>::default(),
             Box::new(restarts::Restarts::new(&known.loaded)),
         ];
+        if let Some(acknowledged) = acknowledged::Acknowledged::of(&known.loaded) {
+            invariants.push(Box::new(acknowledged));
+        }
         if known.loaded.program.has_local_parameters() || known.loaded.program.has_tables() {
             // Each member has local parameters or a clock, and commits its steps by itself.
             return Self { invariants, branches, violations: Vec::new() };

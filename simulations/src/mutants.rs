@@ -10,6 +10,7 @@ use peergrad_core::program::loader::TrainingConfig;
 use crate::disk::DiskMode;
 use crate::filters::{Envelope, FrameFilter};
 use crate::host::{HostId, HostSetup};
+use crate::invariants::acknowledged::ACKNOWLEDGED;
 use crate::invariants::merged_first::MERGED_FIRST;
 use crate::liveness::LIVENESS;
 use crate::oracles::plain::PLAIN;
@@ -24,6 +25,7 @@ use views::{CorruptState, Corruption, DropNewView, FalseReport, HideAccepted, Is
 mod gradients;
 mod merges;
 mod segments;
+mod tables;
 mod views;
 
 /// A planted bug.
@@ -68,6 +70,7 @@ enum Bug {
     HiddenSamples,
     EarlyEnd,
     NoJournal,
+    LostUpdates,
 }
 
 /// All mutants.
@@ -284,10 +287,17 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "no-journal",
-        about: "a worker sends its additions to their owners before other members keep them",
+        about: "workers send their additions to owners before other members keep them",
         invariant: TABLE_SUMS,
         scenario: "tables",
         bug: Bug::NoJournal,
+    },
+    Mutant {
+        name: "lost-updates",
+        about: "a holder of chunks confirms updates of them whose contents were lost on the way",
+        invariant: ACKNOWLEDGED,
+        scenario: "tables",
+        bug: Bug::LostUpdates,
     },
 ];
 
@@ -300,7 +310,8 @@ impl Mutant {
 
     /// Changes the setup of the host on which the bug is planted.
     pub(crate) fn prepare(&self, host: HostId, workload: &Workload, setup: &mut HostSetup) {
-        if host != MUTANT_HOST {
+        let is_everywhere = matches!(self.bug, Bug::NoJournal);
+        if host != MUTANT_HOST && !is_everywhere {
             return;
         }
         let task = Arc::clone(&workload.loaded.task);
@@ -357,6 +368,9 @@ impl Mutant {
             Bug::CorruptedSnapshot => Box::new(merges::corrupt_snapshot),
             Bug::HiddenSamples => Box::new(merges::hide_samples),
             Bug::EarlyEnd => Box::new(merges::end_early),
+            Bug::LostUpdates => {
+                Box::new(|envelope: &Envelope<'_>| tables::empty_updates(envelope, MUTANT_HOST))
+            }
             Bug::CountedTwice
             | Bug::OffByOneUlp
             | Bug::OverstatedLoss

@@ -1,6 +1,7 @@
 //! Observations: the events of a cluster that are shown to its invariants, one by one, as they happen.
 
 use peergrad_core::io::Event;
+use peergrad_protocol::Buffer;
 use peergrad_protocol::message::Message;
 
 use crate::host::HostId;
@@ -15,8 +16,8 @@ pub enum Observation<'a> {
         to: HostId,
         /// The decoded message.
         message: &'a Message,
-        /// The elements in its payload; `None` if it has none.
-        payload: Option<&'a [f32]>,
+        /// Its payload; `None` if it has none.
+        payload: Option<&'a Buffer>,
     },
     /// A node is notified of a new link. No frame of an earlier link from that host can still arrive.
     Linked {

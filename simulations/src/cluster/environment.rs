@@ -193,7 +193,7 @@ impl Environment<'_> {
 
     fn observe_frame(&mut self, to: HostId, frame: &Frame) {
         if let Ok(message) = self.cache.message(frame) {
-            let (from, payload) = (self.process.host, frame.payload.as_deref());
+            let (from, payload) = (self.process.host, frame.payload.as_ref());
             self.observe(&Observation::Sent { from, to, message: &message, payload });
         }
     }
