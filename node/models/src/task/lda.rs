@@ -14,11 +14,29 @@
 //! Griffiths and Steyvers, *Finding Scientific Topics*, 2004.
 
 use peergrad_protocol::manifest::Manifest;
-use rand::rngs::ChaCha8Rng;
-use rand::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
 
+use self::alias::Alias;
+use self::dense::Dense;
+use self::light::Light;
+use self::sparse::Sparse;
+use self::sweep::Sweep;
+pub use self::topics::TopicModel;
 use super::{Evaluation, Task};
 use crate::data::corpus::Corpus;
+
+mod alias;
+mod alias_table;
+mod dense;
+mod light;
+mod random;
+mod sparse;
+mod state;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod topics;
+mod word_tables;
 
 /// The number of topics, and how they are found.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,12 +51,20 @@ pub struct LdaSettings {
     pub sampler: Sampler,
 }
 
-/// How topics are drawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How topics are drawn. All of them draw from the same distribution, in the long run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Sampler {
-    /// From the probabilities of all topics, all computed for each word.
-    #[default]
+    /// From the probabilities of all topics, which are computed for each word.
     Dense,
+    /// From sums over the topics that the document and the word have: exact, in less time.
+    Sparse,
+    /// From a sum over the document's topics and a table of the word, with a correction.
+    Alias,
+    /// From a table of the word and from the document in turns, with a correction: the time for a word does not grow with the number of
+    /// topics.
+    #[default]
+    Light,
 }
 
 /// A topic model and its documents. The parameters are the number of occurrences of each word in each topic.
@@ -105,47 +131,28 @@ impl Lda {
         assignments: &mut [u32],
         counts: &mut TopicCounts,
     ) -> f64 {
-        let mut generator = ChaCha8Rng::from_seed(seed);
-        let LdaSettings { topics, alpha, beta, .. } = self.settings;
-        let topics = topics as usize;
-        let all = f64::from(self.training.vocabulary()) * beta;
-        let mut sums = vec![0.0; topics];
-        let (mut at, mut loss) = (0, 0.0);
-        for &document in documents {
-            let words = self.training.words(document);
-            let assigned = &mut assignments[at..at + words.len()];
-            at += words.len();
-            let mut of_document = vec![0_u32; topics];
-            assigned
-                .iter()
-                .filter(|topic| **topic > 0)
-                .for_each(|topic| of_document[*topic as usize - 1] += 1);
-            for (word, assigned) in words.iter().zip(assigned) {
-                let row = counts.words.binary_search(word).expect("counts of all words") * topics;
-                let by_word = &mut counts.by_word[row..row + topics];
-                if let Some(before) = (*assigned as usize).checked_sub(1) {
-                    of_document[before] -= 1;
-                    by_word[before] -= 1.0;
-                    counts.totals[before] -= 1;
-                }
-                let mut sum = 0.0;
-                for topic in 0..topics {
-                    let total = counts.totals[topic].max(0) as f64 + all;
-                    sum += (f64::from(of_document[topic]) + alpha)
-                        * (f64::from(by_word[topic].max(0.0)) + beta)
-                        / total;
-                    sums[topic] = sum;
-                }
-                let drawn = sum * f64::from(generator.next_u32()) / f64::from(u32::MAX);
-                let after = sums.partition_point(|sum| *sum < drawn).min(topics - 1);
-                *assigned = after as u32 + 1;
-                of_document[after] += 1;
-                by_word[after] += 1.0;
-                counts.totals[after] += 1;
-                loss -= libm::log(sum / (words.len() as f64 - 1.0 + alpha * topics as f64));
+        let LdaSettings { topics, alpha, beta, sampler } = self.settings;
+        assert_eq!(counts.totals.len(), topics as usize, "a total for each topic");
+        let sweep = Sweep::new([alpha, beta], &self.training, documents, counts);
+        let state = &sweep.state;
+        match sampler {
+            Sampler::Dense => {
+                let sampler = Dense::new(state.topics());
+                sweep.run(sampler, seed, assignments)
+            }
+            Sampler::Sparse => {
+                let sampler = Sparse::new(state);
+                sweep.run(sampler, seed, assignments)
+            }
+            Sampler::Alias => {
+                let sampler = Alias::new(state);
+                sweep.run(sampler, seed, assignments)
+            }
+            Sampler::Light => {
+                let sampler = Light::new(state);
+                sweep.run(sampler, seed, assignments)
             }
         }
-        loss / at.max(1) as f64
     }
 }
 
@@ -167,7 +174,9 @@ impl Task for Lda {
         self.held_out.documents()
     }
 
-    fn evaluate(&self, _: &[f32]) -> Evaluation {
-        Evaluation { samples: 0, loss: 0.0, accuracy: None }
+    /// The loss is that of [`TopicModel::loss`] on the documents that are held out; the perplexity is its exponential.
+    fn evaluate(&self, parameters: &[f32]) -> Evaluation {
+        let model = TopicModel::new(self.settings, self.training.vocabulary() as usize, parameters);
+        Evaluation { samples: self.held_out.documents(), loss: model.loss(&self.held_out), accuracy: None }
     }
 }

@@ -1,0 +1,106 @@
+//! An alias table: draws one of n outcomes with given probabilities, in the same time whatever n is.
+//!
+//! Each outcome owns a slot of the same width. An outcome with too much probability lends the rest to slots whose owners have too little, so
+//! that each slot holds two outcomes at most:
+//!
+//! ```text
+//! probabilities 1/2 1/3 1/6          slots   | 0 0 | 1 1 | 2 0 |      a draw chooses a slot, and then one of its two outcomes
+//! ```
+//! Building it takes time in proportion to n.
+//!
+//! # Reading
+//! Walker, *An Efficient Method for Generating Discrete Random Variables with General Distributions*, 1977; Vose, *A Linear Algorithm for
+//! Generating Random Numbers with a Given Distribution*, 1991, whose order of building this is.
+
+use super::random::Random;
+
+/// Outcomes and their probabilities.
+#[derive(Debug, Default)]
+pub(super) struct AliasTable {
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// The slot's first outcome has this share of it, in units of 2^-32.
+    threshold: u32,
+    outcomes: [u32; 2],
+}
+
+/// Memory for building tables, which many of them share.
+#[derive(Debug, Default)]
+pub(super) struct Workshop {
+    /// (outcomes): what an outcome still has to place, in units of a slot.
+    left: Vec<f64>,
+    /// Slots whose owners have less than a slot, and more.
+    poor: Vec<usize>,
+    rich: Vec<usize>,
+}
+
+impl AliasTable {
+    /// Replaces the table with one of these outcomes, in proportion to their weights, of which `sum` is the sum.
+    ///
+    /// - `weights`: (outcomes), not negative.
+    pub(super) fn rebuild(&mut self, outcomes: &[u32], weights: &[f64], sum: f64, workshop: &mut Workshop) {
+        let Workshop { left, poor, rich } = workshop;
+        let scale = weights.len() as f64 / sum;
+        left.clear();
+        left.extend(weights.iter().map(|weight| weight * scale));
+        self.slots.clear();
+        self.slots.extend(outcomes.iter().map(|&own| Slot { threshold: u32::MAX, outcomes: [own; 2] }));
+        poor.clear();
+        rich.clear();
+        for (slot, left) in left.iter().enumerate() {
+            if *left < 1.0 { &mut *poor } else { &mut *rich }.push(slot);
+        }
+        // What is left in either list at the end has a whole slot, up to rounding.
+        while let (Some(&to), Some(&from)) = (poor.last(), rich.last()) {
+            poor.pop();
+            self.slots[to] =
+                Slot { threshold: (left[to] * TWO_TO_32) as u32, outcomes: [outcomes[to], outcomes[from]] };
+            left[from] -= 1.0 - left[to];
+            if left[from] < 1.0 {
+                rich.pop();
+                poor.push(from);
+            }
+        }
+    }
+
+    /// An outcome. There must be one.
+    pub(super) fn draw(&self, random: &mut Random) -> u32 {
+        let [slot, within] = random.pair(self.slots.len());
+        let slot = self.slots[slot as usize];
+        slot.outcomes[usize::from(within >= slot.threshold)]
+    }
+}
+
+const TWO_TO_32: f64 = 4_294_967_296.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_are_drawn_in_proportion_to_their_weights() {
+        let (outcomes, weights) = ([7, 1, 4, 9, 2], [0.5, 0.0, 3.0, 1.0, 0.5]);
+        let mut table = AliasTable::default();
+        table.rebuild(&outcomes, &weights, 5.0, &mut Workshop::default());
+        let mut random = Random::new([3; 32]);
+        let mut drawn = [0; 10];
+        (0..100_000).for_each(|_| drawn[table.draw(&mut random) as usize] += 1);
+        for (outcome, weight) in outcomes.into_iter().zip(weights) {
+            let share = f64::from(drawn[outcome as usize]) / 100_000.0;
+            assert!((share - weight / 5.0).abs() < 0.005, "{outcome}: {share}");
+        }
+        assert_eq!(drawn[1], 0, "an outcome without weight is never drawn");
+    }
+
+    #[test]
+    fn a_table_can_be_replaced() {
+        let (mut table, mut workshop) = (AliasTable::default(), Workshop::default());
+        table.rebuild(&[0, 1, 2], &[1.0, 2.0, 3.0], 6.0, &mut workshop);
+        table.rebuild(&[5], &[0.1], 0.1, &mut workshop);
+        let mut random = Random::new([0; 32]);
+        assert!((0..100).all(|_| table.draw(&mut random) == 5));
+    }
+}
