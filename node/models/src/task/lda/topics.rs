@@ -217,3 +217,91 @@ impl TopicModel {
 const REPETITIONS_MAX: usize = 50;
 /// or when they have changed by no more than this, all together.
 const CHANGE_MIN: f64 = 1e-4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::Task;
+    use crate::task::lda::{Lda, Sampler};
+
+    const SETTINGS: LdaSettings = LdaSettings { topics: 2, alpha: 0.5, beta: 0.5, sampler: Sampler::Dense };
+    /// Four words and two topics.
+    const COUNTS: [f32; 8] = [6.0, 0.0, 2.0, 1.0, 0.0, 5.0, 0.0, 0.0];
+
+    fn model() -> TopicModel {
+        TopicModel::new(SETTINGS, 4, COUNTS)
+    }
+
+    #[test]
+    fn top_words_are_the_most_probable_ones() {
+        assert_eq!(model().top_words(0, 3), [(0, 0.65), (1, 0.25), (2, 0.05)]);
+        assert_eq!(model().top_words(1, 9), [(2, 0.6875), (1, 0.1875), (0, 0.0625), (3, 0.0625)]);
+        assert_eq!(model().topic_shares(), [8.0 / 14.0, 6.0 / 14.0]);
+    }
+
+    /// Expectation and maximization on plain matrices, until nothing changes.
+    fn plain_mixture(words: &[u32]) -> [f64; 2] {
+        let phi = |word: u32, topic: usize| {
+            let total: f32 = COUNTS.iter().skip(topic).step_by(2).sum();
+            (f64::from(COUNTS[word as usize * 2 + topic]) + 0.5) / (f64::from(total) + 2.0)
+        };
+        let mut theta = [0.5; 2];
+        for _ in 0..1000 {
+            let mut next = [0.5; 2];
+            for &word in words {
+                let all: f64 = (0..2).map(|topic| theta[topic] * phi(word, topic)).sum();
+                (0..2).for_each(|topic| next[topic] += theta[topic] * phi(word, topic) / all);
+            }
+            theta = next.map(|count| count / (words.len() as f64 + 1.0));
+        }
+        theta
+    }
+
+    #[test]
+    fn a_mixture_agrees_with_a_plain_computation() {
+        for words in [&[0, 0, 2, 1][..], &[2, 2, 2, 2, 3, 0], &[3], &[]] {
+            let (found, plain) = (model().mixture(words), plain_mixture(words));
+            assert!((found[0] - plain[0]).abs() < 1e-3, "{words:?}: {found:?} {plain:?}");
+            assert!((found.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+        }
+        assert_eq!(model().mixture(&[0, 9, 2]), model().mixture(&[0, 2]), "word 9 is unknown");
+    }
+
+    #[test]
+    fn the_loss_is_that_of_every_other_word() {
+        let documents: [&[u32]; 4] = [&[0, 1, 0, 0], &[], &[2], &[2, 3]];
+        let corpus = Corpus::new(4, documents.map(|words| words.iter().copied()));
+        let log = |words: &[u32], [first, second]: [f64; 2]| {
+            let [first_share, second_share] = plain_mixture(words);
+            libm::log(first_share * first + second_share * second)
+        };
+        let expected =
+            log(&[0, 0], [0.25, 0.1875]) + log(&[0, 0], [0.65, 0.0625]) + log(&[2], [0.05, 0.0625]);
+        assert!((model().loss(&corpus) + expected / 3.0).abs() < 1e-3);
+        let task = Lda::new(SETTINGS, Corpus::new(4, [[0]]), corpus.clone());
+        let evaluation = task.evaluate(&COUNTS);
+        assert_eq!((evaluation.samples, evaluation.loss), (4, model().loss(&corpus)));
+    }
+
+    #[test]
+    fn any_counts_have_a_loss() {
+        let corpus = Corpus::new(4, [[0, 1, 2, 3, 1, 1]]);
+        let loss = |counts: [f32; 8]| TopicModel::new(SETTINGS, 4, counts).loss(&corpus);
+        assert!((loss([0.0; 8]) - libm::log(4.0)).abs() < 1e-12);
+        assert_eq!(loss([0.0; 8]), loss([-1.0; 8]));
+        assert_eq!(loss([0.0; 8]), loss([f32::NAN; 8]));
+        for count in [0.25, 1e30, f32::INFINITY] {
+            assert!(loss([0.0, count, 0.0, -3.0, count, 0.0, 1.5, 0.0]).is_finite(), "{count}");
+        }
+        assert_eq!(model().loss(&Corpus::default()), 0.0);
+        assert_eq!(TopicModel::new(SETTINGS, 4, [0.0; 8]).topic_shares(), [0.0; 2]);
+    }
+
+    #[test]
+    fn coherence_counts_documents_with_two_words() {
+        let documents: [&[u32]; 3] = [&[0, 1], &[0, 2, 0], &[1]];
+        let corpus = Corpus::new(4, documents.map(|words| words.iter().copied()));
+        // Words 0, 1 and 2: 0 and 1 share one of two documents, 0 and 2 one of two, 1 and 2 none of two.
+        assert_eq!(model().coherence(0, 3, &corpus), libm::log(0.5));
+    }
+}

@@ -37,8 +37,7 @@ pub(super) struct WordTables {
     counts: Vec<f32>,
     /// (words)
     words: Vec<WordTable>,
-    /// The topics and weights of a table that is being built.
-    topics: Vec<u32>,
+    /// The weights of a table that is being built.
     weights: Vec<f64>,
     workshop: Workshop,
 }
@@ -71,7 +70,6 @@ impl WordTables {
             smoothing_sum,
             counts: vec![0.0; rows * topics],
             words: (0..rows).map(|_| WordTable::default()).collect(),
-            topics: vec![],
             weights: vec![],
             workshop,
         }
