@@ -11,6 +11,7 @@ use peergrad_simulations::workload::Workload;
 use crate::common::{assert_nobody_is_blamed, ended, run_until, run_until_training};
 
 mod atomic;
+mod austen;
 mod counting;
 mod keys;
 mod lda;
