@@ -116,16 +116,16 @@ impl Acknowledged {
         let (Some(sender), Some(receiver)) = (rank(from), rank(to)) else { return Ok(()) };
         let stream = self.streams.entry((digest, from, to)).or_default();
         stream.extend_from_slice(bytes);
-        while let Some((length, rest)) = stream.split_first_chunk::<4>() {
-            let length = u32::from_le_bytes(*length) as usize;
-            let Some(bytes) = rest.get(..length) else { break };
+        let mut read = 0;
+        while let Some((length, rest)) = stream[read..].split_first_chunk::<4>() {
+            let Some(bytes) = rest.get(..u32::from_le_bytes(*length) as usize) else { break };
+            read += 4 + bytes.len();
             // What is no message is a fault of the network that was planted, and another invariant's concern.
-            let message = decode_table_message(bytes).ok();
-            stream.drain(..4 + length);
-            if let Some(message) = message {
+            if let Ok(message) = decode_table_message(bytes) {
                 told(&mut self.confirmed, tables, (sender, receiver), &message)?;
             }
         }
+        stream.drain(..read);
         Ok(())
     }
 }
