@@ -1,8 +1,9 @@
-//! How fast the samplers of the topic model are, alone, and how well they do: `lda_samplers FILE TOPICS SWEEPS` prints a line of JSON for each.
+//! How fast the samplers of the topic model are, alone, and how well they do: `lda_samplers FILE TOPICS SWEEPS [SAMPLER]` prints a line
+//! of JSON for each.
 //!
 //! The file has a document in each line: its words, as integers from 0, with spaces between them. `synthetic` stands for a corpus of 2,000
-//! documents of 100 words each, from a vocabulary of 10,000 words, in 50 topics. A log-likelihood is that of the corpus itself, a word, with
-//! the counts after the last sweep. The rate is that of the faster half of the sweeps, without the first.
+//! documents of 100 words each, from a vocabulary of 10,000 words, in 50 topics. A log-likelihood is that of the corpus itself, a word,
+//! with the counts after the last sweep. The rate is that of the faster half of the sweeps, without the first.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot start has no answer")]
 #![allow(clippy::disallowed_methods, reason = "it measures time")]
@@ -23,7 +24,7 @@ const VOCABULARY: u32 = 10_000;
 fn corpus(name: &str) -> Corpus {
     if name == "synthetic" {
         let mut generator = ChaCha8Rng::seed_from_u64(1);
-        let mut below = |count: u32| (u64::from(generator.next_u32()) * u64::from(count) >> 32) as u32;
+        let mut below = |count: u32| ((u64::from(generator.next_u32()) * u64::from(count)) >> 32) as u32;
         // A topic's words lie together; the product of two numbers makes the first of them the more frequent ones.
         let width = VOCABULARY / TOPICS;
         let mut word = |topics: &[u32; 3]| {
@@ -68,9 +69,14 @@ fn log_likelihood(lda: &Lda, assignments: &[u32], counts: &TopicCounts) -> f64 {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, file, topics, sweeps] = arguments.as_slice() else { panic!("FILE|synthetic TOPICS SWEEPS") };
+    let [_, file, topics, sweeps, only @ ..] = arguments.as_slice() else {
+        panic!("FILE|synthetic TOPICS SWEEPS [SAMPLER]")
+    };
     let (topics, sweeps): (u32, u64) = (topics.parse().unwrap(), sweeps.parse().unwrap());
-    for sampler in [Sampler::Dense, Sampler::Sparse, Sampler::Alias, Sampler::Light] {
+    let samplers = [Sampler::Dense, Sampler::Sparse, Sampler::Alias, Sampler::Light];
+    let is_wanted =
+        |sampler: &Sampler| only.first().is_none_or(|only| format!("{sampler:?}").eq_ignore_ascii_case(only));
+    for sampler in samplers.into_iter().filter(is_wanted) {
         let settings = LdaSettings { topics, alpha: 0.1, beta: 0.01, sampler };
         let lda = Lda::new(settings, corpus(file), Corpus::default());
         let documents: Vec<u32> = (0..lda.training().documents()).collect();

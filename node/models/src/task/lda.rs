@@ -1,14 +1,32 @@
 //! Latent Dirichlet allocation: finds topics in documents, by collapsed Gibbs sampling.
 //!
-//! Each word of each document is assigned to a topic. The model counts how many words of a document, and how many occurrences of a word in all
-//! documents, have each topic. A sweep visits all words once and draws a new topic for each, from its distribution given all other assignments:
+//! Each word of each document is assigned to a topic. The model counts how many words of a document, and how many occurrences of a word in
+//! all documents, have each topic. A sweep visits all words once and draws a new topic for each, from its distribution given all other
+//! assignments:
 //!
 //! ```text
 //!                                        n(w, k) + beta
 //! p(k)  ~  (n(d, k) + alpha)  x  ------------------------     d the document, w the word, V the size of the vocabulary;
 //!                                  n(k) + V x beta            all counts without the word itself
 //! ```
-//! In the first sweep a word has no topic yet.
+//! In the first sweep a word has no topic yet. To compute p(k) for all topics takes long if there are many, so there are four
+//! [samplers](Sampler):
+//!
+//! ```text
+//! sampler   time for a word, in proportion to          draws
+//! dense     all topics                                 exactly
+//! sparse    the topics of the word, mostly             exactly
+//! alias     the topics of the document                 with a table that is a little out of date, corrected
+//! light     nothing                                    with such a table and the document in turns, corrected; needs more sweeps
+//! ```
+//!
+//! # Invariants
+//! - A sweep is a function of its arguments: its random numbers come from its seed.
+//! - Counts change by exactly what assignments change, in each topic and for each word.
+//!
+//! # Not here
+//! Who sweeps which documents, and how the counts travel: that is the program's. A model that is used without its documents is a
+//! [`TopicModel`].
 //!
 //! # Reading
 //! Griffiths and Steyvers, *Finding Scientific Topics*, 2004.
@@ -41,29 +59,39 @@ mod word_tables;
 /// The number of topics, and how they are found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LdaSettings {
-    /// The number of topics.
+    /// The number of topics, at least 1.
     pub topics: u32,
-    /// What is added to the number of a document's words in each topic.
+    /// What is added to the number of a document's words in each topic: above 0.
     pub alpha: f64,
-    /// What is added to the number of a topic's words of each kind.
+    /// What is added to the number of a topic's words of each kind: above 0.
     pub beta: f64,
     /// How topics are drawn.
     pub sampler: Sampler,
 }
 
-/// How topics are drawn. All of them draw from the same distribution, in the long run.
+impl LdaSettings {
+    fn check(&self) {
+        let Self { topics, alpha, beta, .. } = *self;
+        let is_positive = |value: f64| value > 0.0 && value.is_finite();
+        assert!(topics > 0 && is_positive(alpha) && is_positive(beta), "no topic model has these: {self:?}");
+    }
+}
+
+/// How topics are drawn. In the long run, all of them draw from the same distribution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sampler {
     /// From the probabilities of all topics, which are computed for each word.
     Dense,
-    /// From sums over the topics that the document and the word have: exact, in less time.
-    Sparse,
-    /// From a sum over the document's topics and a table of the word, with a correction.
-    Alias,
-    /// From a table of the word and from the document in turns, with a correction: the time for a word does not grow with the number of
-    /// topics.
+    /// From sums over the topics that the document and the word have. It is as exact as the dense one, and was the fastest of all on the
+    /// corpora that we measured, with 20 to 4,096 topics.
     #[default]
+    Sparse,
+    /// From a sum over the document's topics and a table of the word, with a correction: for short documents and words that have most
+    /// topics.
+    Alias,
+    /// From a table of the word and from the document in turns, with a correction: the time for a word depends on neither. It takes more
+    /// sweeps than the others.
     Light,
 }
 
@@ -88,8 +116,12 @@ pub struct TopicCounts {
 
 impl Lda {
     /// A model that is trained on one corpus and evaluated on another.
+    ///
+    /// # Panics
+    /// If a setting is not as it says.
     #[must_use]
     pub fn new(settings: LdaSettings, training: Corpus, held_out: Corpus) -> Self {
+        settings.check();
         Self { settings, training, held_out }
     }
 
@@ -115,15 +147,19 @@ impl Lda {
         words
     }
 
-    /// Draws a new topic for each word of these documents. Returns an estimate of the mean negative log-likelihood of a word.
+    /// Draws a new topic for each word of these documents. Returns an estimate of the mean negative log-likelihood of a word, in nats.
+    ///
+    /// The estimate is of each word given all others, just before its topic is drawn. With many topics, only a fixed share of the words
+    /// are scored, one in 32 at least. All samplers score in the same way.
     ///
     /// - `seed`: of the random numbers; another one for each call.
     /// - `assignments`: (tokens of these documents), one document after the other: the topic of each, from 1; 0 if it has none yet.
-    /// - `counts`: of all [words](Self::words_of) of these documents. Both are changed together. A count may be below what the assignments
-    ///   of these documents say, if other workers have changed it: it then counts as zero, and ends as the sum of all changes.
+    /// - `counts`: of all [words](Self::words_of) of these documents; there may be other words. Both are changed together. A count may be
+    ///   below what the assignments of these documents say, if other workers have changed it: it then counts as zero, and ends as the sum
+    ///   of all changes.
     ///
     /// # Panics
-    /// If a length is not as above.
+    /// If a length is not as above, or a word has no counts.
     pub fn sweep(
         &self,
         seed: [u8; 32],
@@ -134,24 +170,11 @@ impl Lda {
         let LdaSettings { topics, alpha, beta, sampler } = self.settings;
         assert_eq!(counts.totals.len(), topics as usize, "a total for each topic");
         let sweep = Sweep::new([alpha, beta], &self.training, documents, counts);
-        let state = &sweep.state;
         match sampler {
-            Sampler::Dense => {
-                let sampler = Dense::new(state.topics());
-                sweep.run(sampler, seed, assignments)
-            }
-            Sampler::Sparse => {
-                let sampler = Sparse::new(state);
-                sweep.run(sampler, seed, assignments)
-            }
-            Sampler::Alias => {
-                let sampler = Alias::new(state);
-                sweep.run(sampler, seed, assignments)
-            }
-            Sampler::Light => {
-                let sampler = Light::new(state);
-                sweep.run(sampler, seed, assignments)
-            }
+            Sampler::Dense => sweep.run(Dense::new, seed, assignments),
+            Sampler::Sparse => sweep.run(Sparse::new, seed, assignments),
+            Sampler::Alias => sweep.run(Alias::new, seed, assignments),
+            Sampler::Light => sweep.run(Light::new, seed, assignments),
         }
     }
 }

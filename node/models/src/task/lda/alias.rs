@@ -22,15 +22,15 @@ use super::word_tables::WordTables;
 /// The tables, and the terms of the sum.
 pub(super) struct Alias {
     tables: WordTables,
-    /// The document's topics, and the sums of their terms up to each.
-    sums: Vec<(usize, f64)>,
+    /// (topics of the document): the sums of their terms up to each.
+    sums: Vec<f64>,
     /// For words that have no topic yet.
     dense: Dense,
 }
 
 impl Alias {
     pub(super) fn new(state: &State<'_>) -> Self {
-        Self { tables: WordTables::new(state), sums: vec![], dense: Dense::new(state.topics()) }
+        Self { tables: WordTables::new(state), sums: vec![], dense: Dense::new(state) }
     }
 }
 
@@ -41,28 +41,27 @@ impl Draw for Alias {
 
     fn draw(&mut self, state: &State<'_>, token: &Token<'_>, random: &mut Random) -> usize {
         let Some(mut topic) = token.before else { return self.dense.draw(state, token, random) };
-        let row = state.row(token.row);
+        let (row, present, counts) =
+            (state.row(token.row), state.document.present(), state.document.counts());
         let mut sum = 0.0;
-        self.sums.clear();
-        for topic in state.document.present() {
-            sum += state.document.counts()[topic] * state.word_weight(row, topic);
-            self.sums.push((topic, sum));
+        self.sums.resize(present.len(), 0.0);
+        for (sum_up_to, &topic) in self.sums.iter_mut().zip(present) {
+            sum += counts[topic as usize] * state.word_weight(row, topic as usize);
+            *sum_up_to = sum;
         }
         let stale = self.tables.proposal(token.row, topic);
         let all = sum + state.alpha * stale.sum();
         // What a topic's probability is in proportion to: as it should be, and as it is proposed.
         let weights = |topic| {
             let word = state.word_weight(row, topic);
-            let count = state.document.counts()[topic];
+            let count = counts[topic];
             [(count + state.alpha) * word, count * word + state.alpha * stale.weight(topic)]
         };
         let mut now = weights(topic);
         for _ in 0..STEPS {
             let drawn = random.unit() * all;
-            let proposed = match self.sums.get(self.sums.partition_point(|(_, sum)| *sum <= drawn)) {
-                Some((topic, _)) => *topic,
-                None => stale.draw(random),
-            };
+            let place = self.sums.partition_point(|sum| *sum <= drawn);
+            let proposed = present.get(place).map_or_else(|| stale.draw(random), |topic| *topic as usize);
             if proposed == topic {
                 continue;
             }

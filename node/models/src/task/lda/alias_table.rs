@@ -1,7 +1,7 @@
 //! An alias table: draws one of n outcomes with given probabilities, in the same time whatever n is.
 //!
-//! Each outcome owns a slot of the same width. An outcome with too much probability lends the rest to slots whose owners have too little, so
-//! that each slot holds two outcomes at most:
+//! Each outcome owns a slot of the same width. An outcome with too much probability lends the rest to slots whose owners have too little,
+//! so that each slot holds two outcomes at most:
 //!
 //! ```text
 //! probabilities 1/2 1/3 1/6          slots   | 0 0 | 1 1 | 2 0 |      a draw chooses a slot, and then one of its two outcomes
@@ -41,13 +41,19 @@ impl AliasTable {
     /// Replaces the table with one of these outcomes, in proportion to their weights, of which `sum` is the sum.
     ///
     /// - `weights`: (outcomes), not negative.
-    pub(super) fn rebuild(&mut self, outcomes: &[u32], weights: &[f64], sum: f64, workshop: &mut Workshop) {
+    pub(super) fn rebuild(
+        &mut self,
+        outcomes: impl Iterator<Item = u32>,
+        weights: &[f64],
+        sum: f64,
+        workshop: &mut Workshop,
+    ) {
         let Workshop { left, poor, rich } = workshop;
         let scale = weights.len() as f64 / sum;
         left.clear();
         left.extend(weights.iter().map(|weight| weight * scale));
         self.slots.clear();
-        self.slots.extend(outcomes.iter().map(|&own| Slot { threshold: u32::MAX, outcomes: [own; 2] }));
+        self.slots.extend(outcomes.map(|own| Slot { threshold: u32::MAX, outcomes: [own; 2] }));
         poor.clear();
         rich.clear();
         for (slot, left) in left.iter().enumerate() {
@@ -56,8 +62,8 @@ impl AliasTable {
         // What is left in either list at the end has a whole slot, up to rounding.
         while let (Some(&to), Some(&from)) = (poor.last(), rich.last()) {
             poor.pop();
-            self.slots[to] =
-                Slot { threshold: (left[to] * TWO_TO_32) as u32, outcomes: [outcomes[to], outcomes[from]] };
+            self.slots[to].threshold = (left[to] * TWO_TO_32) as u32;
+            self.slots[to].outcomes[1] = self.slots[from].outcomes[0];
             left[from] -= 1.0 - left[to];
             if left[from] < 1.0 {
                 rich.pop();
@@ -84,7 +90,7 @@ mod tests {
     fn outcomes_are_drawn_in_proportion_to_their_weights() {
         let (outcomes, weights) = ([7, 1, 4, 9, 2], [0.5, 0.0, 3.0, 1.0, 0.5]);
         let mut table = AliasTable::default();
-        table.rebuild(&outcomes, &weights, 5.0, &mut Workshop::default());
+        table.rebuild(outcomes.into_iter(), &weights, 5.0, &mut Workshop::default());
         let mut random = Random::new([3; 32]);
         let mut drawn = [0; 10];
         (0..100_000).for_each(|_| drawn[table.draw(&mut random) as usize] += 1);
@@ -98,8 +104,8 @@ mod tests {
     #[test]
     fn a_table_can_be_replaced() {
         let (mut table, mut workshop) = (AliasTable::default(), Workshop::default());
-        table.rebuild(&[0, 1, 2], &[1.0, 2.0, 3.0], 6.0, &mut workshop);
-        table.rebuild(&[5], &[0.1], 0.1, &mut workshop);
+        table.rebuild(0..3, &[1.0, 2.0, 3.0], 6.0, &mut workshop);
+        table.rebuild(5..6, &[0.1], 0.1, &mut workshop);
         let mut random = Random::new([0; 32]);
         assert!((0..100).all(|_| table.draw(&mut random) == 5));
     }

@@ -4,7 +4,7 @@
 //! after that for the topic within.
 
 use super::random::Random;
-use super::state::{State, occurrences};
+use super::state::{LANES, State, occurrences};
 use super::sweep::{Draw, Token};
 
 /// Memory for the weights of all topics.
@@ -14,8 +14,8 @@ pub(super) struct Dense {
 }
 
 impl Dense {
-    pub(super) fn new(topics: usize) -> Self {
-        Self { weights: vec![0.0; topics.next_multiple_of(BLOCK)] }
+    pub(super) fn new(state: &State<'_>) -> Self {
+        Self { weights: vec![0.0; state.topics().next_multiple_of(BLOCK)] }
     }
 }
 
@@ -58,5 +58,3 @@ fn block_sum(block: &[f64]) -> f64 {
 
 /// Topics of a block.
 const BLOCK: usize = 32;
-/// Sums that are computed side by side.
-const LANES: usize = 8;

@@ -7,8 +7,8 @@
 //! the word proposes:      (n(w,k) + beta) / (n(k) + V beta), from a table, as of a while ago
 //! the document proposes:  n(d,k) + alpha: the topic of another word of the document, or with probability alpha K / (L - 1 + alpha K) any
 //! ```
-//! L is the number of the document's words. The document's proposal is up to date and has no word's own topic in it, so what it says cancels
-//! out of the ratio.
+//! L is the number of the document's words. The document's proposal is up to date and has no word's own topic in it, so what it says
+//! cancels out of the ratio.
 //!
 //! # Reading
 //! Yuan, Gao, Ho et al., *LightLDA: Big Topic Models on Modest Computer Clusters*, 2015, section 4. We leave the word itself out of both
@@ -29,7 +29,7 @@ pub(super) struct Light {
 
 impl Light {
     pub(super) fn new(state: &State<'_>) -> Self {
-        Self { tables: WordTables::new(state), dense: Dense::new(state.topics()) }
+        Self { tables: WordTables::new(state), dense: Dense::new(state) }
     }
 }
 

@@ -20,6 +20,6 @@ impl Random {
     /// A number below `count`, and any number.
     pub(super) fn pair(&mut self, count: usize) -> [u32; 2] {
         let bits = self.0.next_u64();
-        [((bits >> 32) * count as u64 >> 32) as u32, bits as u32]
+        [(((bits >> 32) * count as u64) >> 32) as u32, bits as u32]
     }
 }

@@ -73,8 +73,8 @@ impl Draw for Sparse {
     fn begin(&mut self, state: &State<'_>) {
         let inverses = state.inverses();
         self.smoothing = inverses.iter().sum();
-        self.document =
-            state.document.present().map(|topic| state.document.counts()[topic] * inverses[topic]).sum();
+        let of_topic = |topic: &u32| state.document.counts()[*topic as usize] * inverses[*topic as usize];
+        self.document = state.document.present().iter().map(of_topic).sum();
         let factors = state.document.counts().iter().zip(inverses);
         self.factors
             .iter_mut()
@@ -106,7 +106,7 @@ impl Draw for Sparse {
             find(drawn, terms.map(|(topic, term)| (*topic as usize, *term)))
         } else if drawn < word + document {
             let term = |topic| state.document.counts()[topic] * state.inverses()[topic];
-            let terms = state.document.present().map(|topic| (topic, term(topic)));
+            let terms = state.document.present().iter().map(|topic| (*topic as usize, term(*topic as usize)));
             find((drawn - word) / state.beta, terms)
         } else {
             let left = (drawn - word - document) / (state.alpha * state.beta);

@@ -67,10 +67,13 @@ impl<'a> State<'a> {
 
     /// How probable a word with the counts `row` is in this document.
     pub(super) fn likelihood(&self, row: &[f32]) -> f64 {
-        let each = self.document.counts.iter().zip(row).zip(&self.inverses);
-        let mut lanes = [0.0; 8];
-        for (index, ((of_document, of_word), inverse)) in each.enumerate() {
-            lanes[index % 8] += (of_document + self.alpha) * (occurrences(*of_word) + self.beta) * inverse;
+        let mut lanes = [0.0; LANES];
+        let parts = self.document.counts.chunks(LANES).zip(row.chunks(LANES));
+        for ((of_document, of_word), inverses) in parts.zip(self.inverses.chunks(LANES)) {
+            let each = of_document.iter().zip(of_word).zip(inverses);
+            for (lane, ((of_document, of_word), inverse)) in lanes.iter_mut().zip(each) {
+                *lane += (of_document + self.alpha) * (occurrences(*of_word) + self.beta) * inverse;
+            }
         }
         let of_document = f64::from(self.document.assigned) + self.alpha * self.topics() as f64;
         lanes.iter().sum::<f64>() / of_document
@@ -105,6 +108,9 @@ fn inverse(total: i64, smoothing: f64) -> f64 {
     1.0 / (total.max(0) as f64 + smoothing)
 }
 
+/// Sums that are computed side by side.
+pub(super) const LANES: usize = 8;
+
 /// How many words of a document have each topic.
 pub(super) struct DocumentTopics {
     /// (topics), whole numbers.
@@ -128,8 +134,8 @@ impl DocumentTopics {
     }
 
     /// The topics that occur, in an order without meaning.
-    pub(super) fn present(&self) -> impl Iterator<Item = usize> {
-        self.present.iter().map(|topic| *topic as usize)
+    pub(super) fn present(&self) -> &[u32] {
+        &self.present
     }
 
     /// Starts a document whose words have these topics, from 1; 0 is none.

@@ -1,15 +1,15 @@
 //! A sweep over documents: takes each word's topic away, lets a sampler draw another, and counts.
 //!
-//! It goes through the documents one after the other, as they lie in the corpus. What changes with each word is then counted in arrays of one
-//! document, which stay in the fastest cache. The rows of words are read in the order in which the words occur: natural text repeats few
-//! words often. To go word by word would make these the fast ones, and would need the counts of all documents at once.
+//! It goes through the documents one after the other, as they lie in the corpus. What changes with each word is then counted in arrays of
+//! one document, which stay in the fastest cache. The rows of words are read in the order in which the words occur: natural text repeats
+//! few words often. To go word by word would make these the fast ones, and would need the counts of all documents at once.
 
 use super::TopicCounts;
 use super::random::Random;
 use super::state::State;
 use crate::data::corpus::Corpus;
 
-/// A way to draw topics. What it remembers of the counts, it is told to change.
+/// A sampler. A sweep calls it before and after each change of the counts, so that it can correct what it keeps of them.
 pub(super) trait Draw {
     /// A document starts. It is already in `state`.
     fn begin(&mut self, _state: &State<'_>) {}
@@ -45,7 +45,7 @@ pub(super) struct Sweep<'a> {
     documents: &'a [u32],
     /// (words up to the last that occurs): the row of each.
     rows: Vec<u32>,
-    pub(super) state: State<'a>,
+    state: State<'a>,
 }
 
 impl<'a> Sweep<'a> {
@@ -65,7 +65,13 @@ impl<'a> Sweep<'a> {
     }
 
     /// Draws all topics. Returns the mean negative log-likelihood of those words that are scored.
-    pub(super) fn run(mut self, mut sampler: impl Draw, seed: [u8; 32], assignments: &mut [u32]) -> f64 {
+    pub(super) fn run<D: Draw>(
+        mut self,
+        sampler: impl FnOnce(&State<'_>) -> D,
+        seed: [u8; 32],
+        assignments: &mut [u32],
+    ) -> f64 {
+        let mut sampler = sampler(&self.state);
         let mut random = Random::new(seed);
         let (mut scored, mut loss) = (Scored::new(self.state.topics(), assignments.len(), &mut random), 0.0);
         let mut rest = assignments;
@@ -126,6 +132,6 @@ impl Scored {
 }
 
 /// So many topics are computed for the loss, in the mean of all words, unless that would leave out more than [`SCORED_EVERY_MAX`] allows.
-const TOPICS_PER_TOKEN: usize = 16;
+const TOPICS_PER_TOKEN: usize = 32;
 /// At least one word of so many is scored.
-const SCORED_EVERY_MAX: usize = 16;
+const SCORED_EVERY_MAX: usize = 32;

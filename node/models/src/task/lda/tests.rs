@@ -77,8 +77,9 @@ fn expected_statistics() -> Vec<f64> {
     sums.iter().map(|sum| sum / all).collect()
 }
 
-/// A correction that always accepts misses by 0.03, one without the proposal's probabilities by 0.2, and a table with the word itself in it
-/// by 0.03 and more. With tables as of this very word, all samplers are as close as the dense one; as of a while ago, they miss by 0.008.
+/// A correction that always accepts misses by 0.03, one without the proposal's probabilities by 0.2, and a table with the word itself in
+/// it by 0.03 and more. With tables as of this very word, all samplers are as close as the dense one; as of a while ago, they miss by
+/// 0.008.
 #[test]
 fn all_samplers_draw_from_the_exact_distribution() {
     let expected = expected_statistics();

@@ -1,8 +1,8 @@
 //! A topic model as it is used: what its topics are, what a document is about, and how well it predicts words.
 //!
 //! The topics are fixed: topic k has word w with probability (n(w,k) + beta) / (n(k) + V beta). What a document is about is found by
-//! repetition: each word is shared among the topics in proportion to how well they explain it, the topics' shares of the document follow from
-//! that, and so on until they change little.
+//! repetition: each word is shared among the topics in proportion to how well they explain it, the topics' shares of the document follow
+//! from that, and so on until they change little.
 //!
 //! Most words have few topics. So only counts above zero are kept, and each repetition takes time in proportion to their number.
 //!
@@ -36,14 +36,15 @@ impl TopicModel {
     /// - `counts`: (vocabulary, topics), how often each word has each topic.
     ///
     /// # Panics
-    /// If there are not as many counts.
+    /// If there are not as many counts, or a setting is not as it says.
     #[must_use]
     pub fn new(settings: LdaSettings, vocabulary: usize, counts: impl AsRef<[f32]>) -> Self {
+        settings.check();
         let (counts, width) = (counts.as_ref(), settings.topics as usize);
         assert_eq!(counts.len(), vocabulary * width, "a count for each word and topic");
         let mut model =
             Self { settings, ends: vec![], topics: vec![], counts: vec![], totals: vec![0.0; width] };
-        for row in counts.chunks_exact(width.max(1)) {
+        for row in counts.chunks_exact(width) {
             for (topic, count) in row.iter().enumerate().filter(|(_, count)| **count > 0.0) {
                 let count = count.min(f32::MAX);
                 model.topics.push(topic as u32);
@@ -162,8 +163,8 @@ impl TopicModel {
         words.map(|word| word as usize).filter(|word| *word < self.vocabulary())
     }
 
-    /// Shares of a document over the numbers of the topics' words: (topics). A word's probability is the sum of its counts, plus beta, times
-    /// these.
+    /// Shares of a document over the numbers of the topics' words: (topics). A word's probability is the sum of its counts, plus beta,
+    /// times these.
     fn word_weights(&self, shares: &[f64]) -> Vec<f64> {
         shares.iter().enumerate().map(|(topic, share)| share * self.inverse(topic)).collect()
     }

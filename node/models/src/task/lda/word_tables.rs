@@ -7,20 +7,24 @@
 //!                                   an alias table     an alias table
 //!                                   of this word       of all words
 //! ```
-//! A word's table has its own topics only, so its size does not grow with the number of topics. It is built when the word is first drawn in a
-//! sweep, and again after as many draws as make up for that. The totals n(k) and the table of all words are those of the sweep's start.
+//! A word's table has its own topics only, so its size does not grow with the number of topics. It is built when the word is first drawn
+//! in a sweep, and again after as many draws as make up for that. The totals n(k) and the table of all words are those of the sweep's
+//! start.
 //!
-//! The counts include the word that is to be drawn, with the topic that it had. A proposal must not depend on that topic: if it did, a rare
-//! word would be proposed its own topic, and those of a correction that takes the proposal as given would be accepted too often. So the
-//! word is taken out of the table: its topic, if drawn, is drawn again with the probability that belongs to the word itself.
+//! The counts include the word that is to be drawn, with the topic that it had. If it stayed in the table, the proposals would depend on
+//! that topic: a rare word would mostly be proposed the topic that it has, and would accept any other. So the word is taken out: if its
+//! topic is drawn, then with the word's own share of that topic's weight the draw is repeated without it.
+//!
+//! # Invariants
+//! - Proposals for a word do not depend on the topic that it has. While no other word has changed either, what they lead to is exact.
 //!
 //! # Reading
-//! Li, Ahmed, Ravi and Smola, *Reducing the Sampling Complexity of Topic Models*, 2014, section 4; Yuan et al., *LightLDA*, 2015, section 4.
-//! Both leave the word in the table. For a word that occurs a few times only, that changes the distribution that is drawn from.
+//! Li, Ahmed, Ravi and Smola, *Reducing the Sampling Complexity of Topic Models*, 2014, section 4; Yuan et al., *LightLDA*, 2015, section
+//! 4. Both leave the word in the table, and have tables of all topics.
 
 use super::alias_table::{AliasTable, Workshop};
 use super::random::Random;
-use super::state::{State, occurrences};
+use super::state::State;
 
 /// The tables of all words of a sweep.
 pub(super) struct WordTables {
@@ -33,8 +37,6 @@ pub(super) struct WordTables {
     smoothing: AliasTable,
     /// The sum of `inverses`.
     smoothing_sum: f64,
-    /// (words, topics): counts as of when a word's table was built.
-    counts: Vec<f32>,
     /// (words)
     words: Vec<WordTable>,
     /// The weights of a table that is being built.
@@ -46,12 +48,20 @@ pub(super) struct WordTables {
 #[derive(Default)]
 struct WordTable {
     table: AliasTable,
-    /// The topics with a count above zero.
-    topics: Vec<u32>,
+    /// The topics with a count above zero when the table was built, ascending, and their counts.
+    counts: Vec<(u32, f32)>,
     /// The sum of their weights.
     sum: f64,
     /// It is built again after so many words.
     words_left: usize,
+}
+
+impl WordTable {
+    /// How often the word had a topic when the table was built.
+    fn count(&self, topic: usize) -> f64 {
+        let place = self.counts.binary_search_by_key(&(topic as u32), |(topic, _)| *topic);
+        place.map_or(0.0, |place| f64::from(self.counts[place].1))
+    }
 }
 
 impl WordTables {
@@ -60,15 +70,13 @@ impl WordTables {
         let inverses = state.inverses().to_vec();
         let (mut smoothing, mut workshop) = (AliasTable::default(), Workshop::default());
         let smoothing_sum = inverses.iter().sum();
-        let all: Vec<u32> = (0..topics as u32).collect();
-        smoothing.rebuild(&all, &inverses, smoothing_sum, &mut workshop);
+        smoothing.rebuild(0..topics as u32, &inverses, smoothing_sum, &mut workshop);
         Self {
             beta: state.beta,
             inverses,
             inverses_of_one_less: state.inverses_of_one_less(),
             smoothing,
             smoothing_sum,
-            counts: vec![0.0; rows * topics],
             words: (0..rows).map(|_| WordTable::default()).collect(),
             weights: vec![],
             workshop,
@@ -79,33 +87,31 @@ impl WordTables {
     pub(super) fn prepare(&mut self, state: &State<'_>, row: usize) {
         let word = &mut self.words[row];
         if word.words_left == 0 {
-            let now = state.row(row);
-            self.counts[row * now.len()..][..now.len()].copy_from_slice(now);
-            word.topics.clear();
+            let counts = (0..).zip(state.row(row).iter().copied());
+            word.counts.clear();
+            word.counts.extend(counts.filter(|(_, count)| *count > 0.0));
+            let weight = |(topic, count): &(u32, f32)| f64::from(*count) * self.inverses[*topic as usize];
             self.weights.clear();
-            for (topic, count) in now.iter().enumerate().filter(|(_, count)| **count > 0.0) {
-                word.topics.push(topic as u32);
-                self.weights.push(f64::from(*count) * self.inverses[topic]);
-            }
+            self.weights.extend(word.counts.iter().map(weight));
             word.sum = self.weights.iter().sum();
-            word.table.rebuild(&word.topics, &self.weights, word.sum, &mut self.workshop);
-            word.words_left = word.topics.len().max(now.len() / TOPICS_PER_WORD).max(1);
+            let topics = word.counts.iter().map(|(topic, _)| *topic);
+            word.table.rebuild(topics, &self.weights, word.sum, &mut self.workshop);
+            word.words_left = word.counts.len().max(state.topics() / TOPICS_PER_WORD).max(1);
         }
         word.words_left -= 1;
     }
 
     /// What topics are proposed for a word of this row, which had the topic `own` when the table was built.
     pub(super) fn proposal(&self, row: usize, own: usize) -> Proposal<'_> {
-        let topics = self.inverses.len();
-        let counts = &self.counts[row * topics..][..topics];
+        let word = &self.words[row];
+        let count = word.count(own);
         let (with, without) = (self.inverses[own], self.inverses_of_one_less[own]);
-        let own_with = occurrences(counts[own]) * with;
+        let own_with = count * with;
         // Rounding, and totals that other workers have changed, must not make it more.
-        let own_without = (occurrences(counts[own] - 1.0) * without).min(own_with);
+        let own_without = ((count - 1.0).max(0.0) * without).min(own_with);
         Proposal {
             tables: self,
-            word: &self.words[row],
-            counts,
+            word,
             own,
             own_with,
             own_without,
@@ -118,8 +124,6 @@ impl WordTables {
 pub(super) struct Proposal<'a> {
     tables: &'a WordTables,
     word: &'a WordTable,
-    /// (topics)
-    counts: &'a [f32],
     /// The topic that the word had.
     own: usize,
     /// The first part of that topic's weight, with the word and without it.
@@ -145,7 +149,7 @@ impl Proposal<'_> {
         if topic == self.own {
             return self.own_without + self.tables.beta * self.tables.inverses_of_one_less[topic];
         }
-        (occurrences(self.counts[topic]) + self.tables.beta) * self.tables.inverses[topic]
+        (self.word.count(topic) + self.tables.beta) * self.tables.inverses[topic]
     }
 
     /// A topic.
@@ -168,12 +172,12 @@ impl Proposal<'_> {
         }
         // The word itself was drawn, which happens once in as many draws as the word occurs: its other occurrences one by one.
         let mut drawn = random.unit() * self.counted_sum();
-        let topics = self.word.topics.iter().map(|topic| *topic as usize);
-        for topic in topics {
+        for (topic, count) in &self.word.counts {
+            let topic = *topic as usize;
             let weight = if topic == self.own {
                 self.own_without
             } else {
-                f64::from(self.counts[topic]) * self.tables.inverses[topic]
+                f64::from(*count) * self.tables.inverses[topic]
             };
             if drawn < weight {
                 return topic;
