@@ -141,6 +141,6 @@ fn many_workers_find_topics_as_good_as_one_does() {
         check(&format!("{sampler:?}, alone"), &alone(&corpus, sampler));
     }
     for peers in [4, 16] {
-        check(&format!("light, {peers} workers"), &together(&corpus, Sampler::Light, peers));
+        check(&format!("sparse, {peers} workers"), &together(&corpus, Sampler::Sparse, peers));
     }
 }
