@@ -29,12 +29,12 @@ struct Slot {
 
 /// Memory for building tables, which many of them share.
 #[derive(Debug, Default)]
-pub(super) struct Workshop {
+pub(super) struct BuildBuffers {
     /// (outcomes): what an outcome still has to place, in units of a slot.
     left: Vec<f64>,
     /// Slots whose owners have less than a slot, and more.
-    poor: Vec<usize>,
-    rich: Vec<usize>,
+    below: Vec<usize>,
+    above: Vec<usize>,
 }
 
 impl AliasTable {
@@ -46,28 +46,28 @@ impl AliasTable {
         outcomes: impl Iterator<Item = u32>,
         weights: &[f64],
         sum: f64,
-        workshop: &mut Workshop,
+        buffers: &mut BuildBuffers,
     ) {
-        let Workshop { left, poor, rich } = workshop;
+        let BuildBuffers { left, below, above } = buffers;
         let scale = weights.len() as f64 / sum;
         left.clear();
         left.extend(weights.iter().map(|weight| weight * scale));
         self.slots.clear();
         self.slots.extend(outcomes.map(|own| Slot { threshold: u32::MAX, outcomes: [own; 2] }));
-        poor.clear();
-        rich.clear();
+        below.clear();
+        above.clear();
         for (slot, left) in left.iter().enumerate() {
-            if *left < 1.0 { &mut *poor } else { &mut *rich }.push(slot);
+            if *left < 1.0 { &mut *below } else { &mut *above }.push(slot);
         }
         // What is left in either list at the end has a whole slot, up to rounding.
-        while let (Some(&to), Some(&from)) = (poor.last(), rich.last()) {
-            poor.pop();
+        while let (Some(&to), Some(&from)) = (below.last(), above.last()) {
+            below.pop();
             self.slots[to].threshold = (left[to] * TWO_TO_32) as u32;
             self.slots[to].outcomes[1] = self.slots[from].outcomes[0];
             left[from] -= 1.0 - left[to];
             if left[from] < 1.0 {
-                rich.pop();
-                poor.push(from);
+                above.pop();
+                below.push(from);
             }
         }
     }
@@ -90,7 +90,7 @@ mod tests {
     fn outcomes_are_drawn_in_proportion_to_their_weights() {
         let (outcomes, weights) = ([7, 1, 4, 9, 2], [0.5, 0.0, 3.0, 1.0, 0.5]);
         let mut table = AliasTable::default();
-        table.rebuild(outcomes.into_iter(), &weights, 5.0, &mut Workshop::default());
+        table.rebuild(outcomes.into_iter(), &weights, 5.0, &mut BuildBuffers::default());
         let mut random = Random::new([3; 32]);
         let mut drawn = [0; 10];
         (0..100_000).for_each(|_| drawn[table.draw(&mut random) as usize] += 1);
@@ -103,9 +103,9 @@ mod tests {
 
     #[test]
     fn a_table_can_be_replaced() {
-        let (mut table, mut workshop) = (AliasTable::default(), Workshop::default());
-        table.rebuild(0..3, &[1.0, 2.0, 3.0], 6.0, &mut workshop);
-        table.rebuild(5..6, &[0.1], 0.1, &mut workshop);
+        let (mut table, mut buffers) = (AliasTable::default(), BuildBuffers::default());
+        table.rebuild(0..3, &[1.0, 2.0, 3.0], 6.0, &mut buffers);
+        table.rebuild(5..6, &[0.1], 0.1, &mut buffers);
         let mut random = Random::new([0; 32]);
         assert!((0..100).all(|_| table.draw(&mut random) == 5));
     }

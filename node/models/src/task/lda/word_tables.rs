@@ -22,7 +22,7 @@
 //! Li, Ahmed, Ravi and Smola, *Reducing the Sampling Complexity of Topic Models*, 2014, section 4; Yuan et al., *LightLDA*, 2015, section
 //! 4. Both leave the word in the table, and have tables of all topics.
 
-use super::alias_table::{AliasTable, Workshop};
+use super::alias_table::{AliasTable, BuildBuffers};
 use super::random::Random;
 use super::state::State;
 
@@ -41,7 +41,7 @@ pub(super) struct WordTables {
     words: Vec<WordTable>,
     /// The weights of a table that is being built.
     weights: Vec<f64>,
-    workshop: Workshop,
+    buffers: BuildBuffers,
 }
 
 /// The first part of a word's weights.
@@ -68,9 +68,9 @@ impl WordTables {
     pub(super) fn new(state: &State<'_>) -> Self {
         let (topics, rows) = (state.topics(), state.rows());
         let inverses = state.inverses().to_vec();
-        let (mut smoothing, mut workshop) = (AliasTable::default(), Workshop::default());
+        let (mut smoothing, mut buffers) = (AliasTable::default(), BuildBuffers::default());
         let smoothing_sum = inverses.iter().sum();
-        smoothing.rebuild(0..topics as u32, &inverses, smoothing_sum, &mut workshop);
+        smoothing.rebuild(0..topics as u32, &inverses, smoothing_sum, &mut buffers);
         Self {
             beta: state.beta,
             inverses,
@@ -79,7 +79,7 @@ impl WordTables {
             smoothing_sum,
             words: (0..rows).map(|_| WordTable::default()).collect(),
             weights: vec![],
-            workshop,
+            buffers,
         }
     }
 
@@ -95,7 +95,8 @@ impl WordTables {
             self.weights.extend(word.counts.iter().map(weight));
             word.sum = self.weights.iter().sum();
             let topics = word.counts.iter().map(|(topic, _)| *topic);
-            word.table.rebuild(topics, &self.weights, word.sum, &mut self.workshop);
+            word.table.rebuild(topics, &self.weights, word.sum, &mut self.buffers);
+            // The more topics the table has, the more draws its building is worth.
             word.words_left = word.counts.len().max(state.topics() / TOPICS_PER_WORD).max(1);
         }
         word.words_left -= 1;
@@ -188,5 +189,5 @@ impl Proposal<'_> {
     }
 }
 
-/// A table is used for at least one word for each so many topics, which are looked at to build it.
+/// A table is used for at least as many words as there are topics, divided by this: all topics are looked at to build it.
 const TOPICS_PER_WORD: usize = 8;
