@@ -84,7 +84,7 @@ pub enum Sampler {
     /// From the probabilities of all topics, which are computed for each word.
     Dense,
     /// From sums over the topics that the document and the word have. It is as exact as the dense one, and was the fastest of all on the
-    /// corpora that we measured, with 20 to 4,096 topics.
+    /// corpora that we measured, with 20 to 1,024 topics.
     #[default]
     Sparse,
     /// From a sum over the document's topics and a table of the word, with a correction: for short documents and words that have most
