@@ -5,6 +5,7 @@
 //!                   IDX    ──Numbered──> Table
 //!                   LIBSVM ──Numbered──> SparseTable ──every 0 written out──> Table
 //!                   CSV    ──Columns───> Ratings (users, items, values)
+//!                   text, LDA-C ──DocumentsLayout──> Documents ──Vocabulary──> Corpus (words)
 //!                   other  ──unsupported──> an error with the format's name
 //! ```
 //! # Not here
@@ -20,6 +21,7 @@ pub mod corpus;
 pub mod dataset;
 pub mod dense_table;
 pub mod dialect;
+pub mod documents;
 mod doubt;
 pub mod embedded;
 pub mod encoding;

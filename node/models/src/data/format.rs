@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::column_hints::ColumnHints;
 use super::columns::Columns;
 use super::dense_table::{DenseTable, check_size};
+use super::documents::{DocumentsError, DocumentsLayout};
 use super::encoding::{Detected, TextEncoding};
 use super::error::DenseTableError;
 use super::idx::{Arrays, IdxError, Outline, is_idx};
@@ -43,6 +44,8 @@ pub enum Format {
     Idx,
     /// Prose, whose bytes are the samples. It is never detected: a user says so with the kind of the model.
     Text,
+    /// Documents, whose words are counted. They are never detected either.
+    Documents,
 }
 
 /// How a file is to be read.
@@ -55,6 +58,8 @@ pub enum FileLayout {
     Numbered(Numbered),
     /// Prose.
     Text(TextLayout),
+    /// Documents.
+    Documents(DocumentsLayout),
 }
 
 /// Why a file cannot be used. Each message names the file and what to do.
@@ -95,6 +100,9 @@ pub enum FormatError {
     /// The file cannot be read as ratings.
     #[error(transparent)]
     Ratings(#[from] RatingsError),
+    /// The file cannot be read as documents.
+    #[error(transparent)]
+    Documents(#[from] DocumentsError),
     /// The file is of a format that is recognized and not read.
     #[error("{file}: this looks like {name}; {remedy}")]
     Unsupported {
@@ -105,8 +113,8 @@ pub enum FormatError {
         /// What to do.
         remedy: Remedy,
     },
-    /// The file is prose, and no table.
-    #[error("{file}: the run trains on this file as prose, which has no columns")]
+    /// The file is prose or documents, and no table.
+    #[error("{file}: the run trains on this file as text, which has no columns")]
     Prose {
         /// The file.
         file: String,
@@ -163,8 +171,11 @@ impl Format {
 
     /// This format with an article, such as `an IDX file`.
     pub(super) fn file(self) -> String {
-        let article = if self == Self::Idx { "an" } else { "a" };
-        format!("{article} {self} file")
+        match self {
+            Self::Documents => "a file of documents".to_owned(),
+            Self::Idx => format!("an {self} file"),
+            _ => format!("a {self} file"),
+        }
     }
 }
 
@@ -175,6 +186,7 @@ impl fmt::Display for Format {
             Self::Libsvm => "LIBSVM",
             Self::Idx => "IDX",
             Self::Text => "text",
+            Self::Documents => "documents",
         })
     }
 }
@@ -194,7 +206,7 @@ impl FileLayout {
                 (NumberedFormat::Libsvm, width)
             }
             Format::Idx => return Self::of_outline(file, Arrays::find(file, bytes)?.outline(), hints),
-            Format::Text => unreachable!("it is never detected"),
+            Format::Text | Format::Documents => unreachable!("it is never detected"),
         };
         let layout = Numbered::infer(file, format, width, hints.features.as_deref())?;
         Ok(Inferred::certain(Self::Numbered(layout)))
@@ -221,7 +233,7 @@ impl FileLayout {
     /// # Errors
     /// If it is of another format or has other columns.
     pub fn of_other(&self, file: &str, bytes: &[u8]) -> Result<Inferred<Self>, FormatError> {
-        if let Self::Text(_) = self {
+        if let Self::Text(_) | Self::Documents(_) = self {
             return Ok(Inferred::certain(self.clone()));
         }
         let (found, expected) = (Format::of(file, bytes)?, self.format());
@@ -230,7 +242,7 @@ impl FileLayout {
                 Err(FormatError::OtherFormat { file: file.to_owned(), found, expected })
             }
             Self::Csv(layout) => Ok(layout.of_other(file, bytes)?.map(Self::Csv)),
-            Self::Numbered(_) | Self::Text(_) => Ok(Inferred::certain(self.clone())),
+            Self::Numbered(_) | Self::Text(_) | Self::Documents(_) => Ok(Inferred::certain(self.clone())),
         }
     }
 
@@ -262,7 +274,7 @@ impl FileLayout {
                     Ok(arrays.read(file, layout)?)
                 }
             },
-            Self::Text(_) => Err(FormatError::Prose { file: file.to_owned() }),
+            Self::Text(_) | Self::Documents(_) => Err(FormatError::Prose { file: file.to_owned() }),
         }
     }
 
@@ -286,16 +298,18 @@ impl FileLayout {
             Self::Csv(_) => Format::Csv,
             Self::Numbered(layout) => layout.format.into(),
             Self::Text(_) => Format::Text,
+            Self::Documents(_) => Format::Documents,
         }
     }
 
-    /// Features of a sample; of a text, its tokens.
+    /// Features of a sample; of a text, its tokens; 0 for documents, which have different lengths.
     #[must_use]
     pub fn columns(&self) -> usize {
         match self {
             Self::Csv(layout) => layout.features.len(),
             Self::Numbered(layout) => layout.columns(),
             Self::Text(layout) => layout.context,
+            Self::Documents(_) => 0,
         }
     }
 
@@ -306,6 +320,7 @@ impl FileLayout {
             Self::Csv(layout) => layout.problem(),
             Self::Numbered(layout) => layout.problem(),
             Self::Text(layout) => (layout.context == 0).then(|| "a context of no bytes".to_owned()),
+            Self::Documents(layout) => layout.problem().map(Cow::into_owned),
         }
     }
 }
