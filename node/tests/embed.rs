@@ -410,7 +410,7 @@ fn a_task_is_told_of_its_steps() {
 fn a_task_may_take_local_steps_by_itself() {
     for kind in [SyncKind::Local, SyncKind::Diloco] {
         let (told, parameter) = told(250, |run| {
-            run.sync.kind = kind;
+            run.sync.kind = Some(kind);
             run.sync.local_steps = Some(LocalSteps::Number(2));
         });
         let steps: Vec<_> = told.iter().map(|step| (step.number, step.local_steps.clone())).collect();

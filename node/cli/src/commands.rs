@@ -58,6 +58,7 @@ mod swarm;
 mod sweep;
 mod text_folder;
 mod tokenizer;
+mod topics;
 mod train;
 
 pub use status::status_text;
@@ -103,8 +104,8 @@ enum Command {
         /// that are built in, so that you can try everything without a file
         #[arg(long, value_name = "FILE")]
         data: PathBuf,
-        /// The kind of model: mlp, softmax, linear, logistic, svm; for ratings factorization, for rows that are pictures cnn or resnet,
-        /// for prose gpt or llama. By default it follows from the data
+        /// The kind of model: mlp, softmax, linear, logistic, svm; for ratings factorization, for documents lda, for rows that are
+        /// pictures cnn or resnet, for prose gpt or llama. By default it follows from the data
         #[arg(long, value_name = "KIND", value_parser = files::model_kind)]
         model: Option<ModelKind>,
         /// A language model that the text is taught to: a file written by `peer export`, or a folder with config.json and
@@ -137,6 +138,8 @@ enum Command {
     Predict(predict::PredictArguments),
     /// Continue a text with a saved language model
     Generate(generate::GenerateArguments),
+    /// Print the topics of a saved topic model, and how well it fits other documents
+    Topics(topics::TopicsArguments),
 }
 
 /// The commands that every binary has, whatever it trains.
@@ -221,6 +224,7 @@ fn run_command(Cli { command }: Cli, deep: DeepDevices) -> ExitCode {
         Command::Evaluate(arguments) => model::evaluate(&arguments, &deep),
         Command::Predict(arguments) => predict::predict(&arguments, &deep),
         Command::Generate(arguments) => generate::generate(&arguments, &deep),
+        Command::Topics(arguments) => topics::topics(&arguments),
     })
 }
 

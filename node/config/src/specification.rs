@@ -53,6 +53,7 @@ pub mod resolve;
 pub mod run_file;
 mod run_file_changes;
 mod thread_count;
+mod topics;
 pub mod training;
 
 pub use algorithm::{Aggregation, Algorithm};
@@ -73,6 +74,7 @@ pub use resolve::{resolve, resolve_with_notices};
 pub use run_file::RunFile;
 pub use run_file_changes::{ChangedKey, changed_keys};
 pub use thread_count::{NotAThreadCount, ThreadCount};
+pub use topics::TopicSettings;
 pub use training::{TopologyName, TrainingSettings};
 
 /// The version of the format.
@@ -189,9 +191,9 @@ impl Specification {
         within("data.file", data.name.len(), 1..=NAME_BYTES_MAX, "a name of 1 to 4096 bytes")?;
         within("data.file", data.byte_count, 1.., "a file of at least one byte")?;
         within("data.held_out", data.held_out_rows, 0..data.rows, "fewer rows than the file has")?;
-        let is_prose = matches!(data.target, Target::Token { .. });
-        if is_prose != (data.layout.format() == Format::Text) {
-            return foreign("only prose has tokens");
+        let has_tokens = matches!(data.target, Target::Token { .. });
+        if has_tokens != matches!(data.layout.format(), Format::Text | Format::Documents) {
+            return foreign("only text has tokens");
         }
         let has_bytes = self.has_byte_pictures();
         if has_bytes && data.layout.format() != Format::Idx {
@@ -212,6 +214,8 @@ impl Specification {
             }
             Target::Number { mean, scale } if mean.is_finite() && scale.is_finite() && *scale > 0.0 => Ok(()),
             Target::Number { .. } => foreign("the target's mean or scale is not a number"),
+            // It is that of the model.
+            Target::Token { .. } if data.layout.format() == Format::Documents => Ok(()),
             Target::Token { vocabulary } => {
                 let most = if self.has_prepared_text() { VOCABULARY_MAX } else { VOCABULARY };
                 let least = if self.has_prepared_text() { 1 } else { VOCABULARY };

@@ -87,7 +87,7 @@ pub fn parse(name: &str, text: &str, folder: &Path, size: Size) -> Result<Scenar
     let faults: Vec<PlannedFault> = file.faults.iter().enumerate().map(planned).collect::<Result<_, _>>()?;
     if size == Size::Sweep {
         file.task.parameters = file.sweep.parameters.or(file.task.parameters);
-        file.run.epochs = file.sweep.epochs.map_or(file.run.epochs, |epochs| epochs.0);
+        file.run.epochs = file.sweep.epochs.map_or(file.run.epochs, |epochs| Some(epochs.0));
         file.task.sample_time = file.sweep.sample_time.or(file.task.sample_time);
     }
     let scenario = Scenario {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use peergrad_config::model_file::{Confusion, DataPart, ModelFile};
+use peergrad_config::model_file::{Confusion, DataPart, Evaluated, ModelFile};
 use peergrad_config::specification::ComputeDevice;
 use peergrad_net::compute_on;
 use serde_json::{Value, json};
@@ -47,22 +47,19 @@ pub(super) fn evaluate(arguments: &EvaluateArguments, deep: &DeepDevices) -> any
     if arguments.json {
         emit(&json!({
             "event": "evaluation", "accuracy": evaluation.accuracy, "loss": evaluation.loss,
-            "rmse": evaluated.rmse, "samples": evaluation.samples, "held_out": held_out, "warnings": evaluated.notices,
+            "rmse": evaluated.rmse, "perplexity": evaluated.perplexity, "samples": evaluation.samples, "held_out": held_out, "warnings": evaluated.notices,
             "confusion": evaluated.confusion.as_ref().map(confusion_json),
         }));
         return Ok(ExitCode::SUCCESS);
     }
     let accuracy = evaluation.accuracy.map(|share| format!("accuracy {share:.4}, ")).unwrap_or_default();
     let rmse = evaluated.rmse.map(|rmse| format!("RMSE {rmse:.4}, ")).unwrap_or_default();
-    let rows = match evaluated.part {
-        DataPart::HeldOut => "held-out rows",
-        DataPart::Trained => "rows that the model was trained on (none was held out)",
-        DataPart::All => "rows",
-    };
+    let perplexity =
+        evaluated.perplexity.map(|perplexity| format!("perplexity {perplexity:.1}, ")).unwrap_or_default();
     print_line(&format!(
-        "{accuracy}{rmse}loss {:.4} on {} {rows}",
+        "{accuracy}{rmse}{perplexity}loss {:.4} on {}",
         evaluation.loss,
-        count(evaluation.samples.into())
+        samples(&evaluated)
     ));
     if let Some(confusion) = &evaluated.confusion {
         let text = confusion_text(confusion);
@@ -72,6 +69,17 @@ pub(super) fn evaluate(arguments: &EvaluateArguments, deep: &DeepDevices) -> any
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was evaluated, in words.
+pub(super) fn samples(evaluated: &Evaluated) -> String {
+    let rows = if evaluated.perplexity.is_some() { "documents" } else { "rows" };
+    let number = count(evaluated.evaluation.samples.into());
+    match evaluated.part {
+        DataPart::HeldOut => format!("{number} held-out {rows}"),
+        DataPart::Trained => format!("{number} {rows} that the model was trained on (none was held out)"),
+        DataPart::All => format!("{number} {rows}"),
+    }
 }
 
 /// One object for each pair of classes that occurred.

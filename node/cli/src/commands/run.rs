@@ -99,7 +99,14 @@ fn read_run_file_over(path: &Path, defaults: &RunFile) -> anyhow::Result<RunFile
             command_name()
         );
     }
-    RunFile::parse_over(&files::read_text(path)?, defaults).with_context(|| name.to_string())
+    let mut run_file =
+        RunFile::parse_over(&files::read_text(path)?, defaults).with_context(|| name.to_string())?;
+    if let Some(data) = &mut run_file.data {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        data.read_word_lists(|list| files::read(&folder.join(list)))
+            .with_context(|| format!("{name}: lists of words are paths relative to that file's folder"))?;
+    }
+    Ok(run_file)
 }
 
 fn with_seed(run_file: RunFile, seed: Option<u64>) -> RunFile {

@@ -106,13 +106,13 @@ impl Training {
 
     /// How often each sample is trained. Default 40.
     pub fn epochs(mut self, epochs: u64) -> Self {
-        self.settings.epochs = epochs;
+        self.settings.epochs = Some(epochs);
         self
     }
 
     /// Samples of one step, over all members together; of one worker's clock, for a program with tables. Default 64.
     pub fn batch(mut self, samples: u64) -> Self {
-        self.settings.batch = samples;
+        self.settings.batch = Some(samples);
         self
     }
 

@@ -4,7 +4,6 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use peergrad_collectives::combine::Combine;
 use peergrad_collectives::groups::Groups;
 use peergrad_core::program::ProgramFactory;
 use peergrad_core::program::programs::backup_workers::BackupWorkers;
@@ -19,11 +18,14 @@ use peergrad_models::optimizer::{Bounds, Optimizer};
 use peergrad_protocol::limits::{LEASES_MAX, LOCAL_STEPS_MAX, PER_CLOCK_STALENESS_MAX, STEPS_MAX};
 use serde::{Deserialize, Serialize};
 
-use super::run_file::{AggregationName, ApplyName, LocalSteps, SyncKind, SyncSection};
+use super::run_file::{ApplyName, LocalSteps, SyncKind, SyncSection};
 use super::{SpecificationError, TopologyName, within};
 use tables::{atomicity, downpour, l2_of, lbfgs, ssp};
 
+mod aggregation;
 mod tables;
+
+pub use aggregation::Aggregation;
 
 /// How the peers of a run train together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -109,15 +111,24 @@ pub enum Algorithm {
         /// Portions of a pass for each member.
         portions: NonZeroU64,
     },
+    /// Topics are drawn for the documents, one part at a time, with their counts in a table.
+    Lda {
+        /// How many parts the training documents are cut into.
+        parts: NonZeroU64,
+    },
 }
 
 impl Algorithm {
-    /// Resolves `[sync]` with its defaults; an epoch has `steps_per_epoch` steps.
+    /// Resolves `[sync]` of this kind with its defaults; an epoch has `steps_per_epoch` steps.
     ///
     /// # Errors
     /// A key does not belong to the kind, or its value is not allowed.
-    pub(super) fn resolve(section: &SyncSection, steps_per_epoch: u64) -> Result<Self, SpecificationError> {
-        check_keys(section)?;
+    pub(super) fn resolve(
+        section: &SyncSection,
+        kind: SyncKind,
+        steps_per_epoch: u64,
+    ) -> Result<Self, SpecificationError> {
+        check_keys(section, kind)?;
         if let Some(group @ (0 | 1)) = section.group {
             within("sync.group", group, 2.., "2 or more peers")?;
         }
@@ -125,7 +136,7 @@ impl Algorithm {
         let atomic = section.atomic.unwrap_or(false);
         let round_seconds = section.round_seconds;
         let local_steps = resolve_local_steps(section, steps_per_epoch)?;
-        Ok(match section.kind {
+        Ok(match kind {
             SyncKind::Sync => Self::Sync,
             SyncKind::BackupWorkers => {
                 Self::BackupWorkers { backups: section.backups.unwrap_or(BACKUPS_DEFAULT) }
@@ -159,6 +170,8 @@ impl Algorithm {
                 tolerance: section.tolerance.unwrap_or(TOLERANCE_DEFAULT),
                 portions: resolve_portions(section.portions)?,
             },
+            // A step is a part of the documents.
+            SyncKind::Lda => Self::Lda { parts: NonZeroU64::new(steps_per_epoch).unwrap_or(NonZeroU64::MIN) },
         })
     }
 
@@ -210,6 +223,7 @@ impl Algorithm {
                 within("sync.portions", portions.get(), 1..=PORTIONS_MAX, "1 to 64 portions")?;
                 within("sync.tolerance", tolerance, 0.0..1.0, "0 up to, not including, 1")
             }
+            Self::Lda { parts } => within("sync.parts", parts.get(), 1..=PARTS_MAX, "1 to 256 parts"),
         }
     }
 
@@ -218,7 +232,8 @@ impl Algorithm {
     pub fn local_steps(&self) -> u64 {
         match *self {
             Self::Sync | Self::BackupWorkers { .. } | Self::DsSync { .. } => 1,
-            Self::Ssp { .. } | Self::Async { .. } | Self::Downpour { .. } | Self::LBfgs { .. } => 1,
+            Self::Ssp { .. } | Self::Async { .. } | Self::Downpour { .. } => 1,
+            Self::LBfgs { .. } | Self::Lda { .. } => 1,
             Self::Local { local_steps, .. } | Self::Diloco { local_steps, .. } => local_steps,
         }
     }
@@ -282,7 +297,12 @@ impl Algorithm {
     /// Whether the parameters are in a table, and each member has its own clock.
     #[must_use]
     pub fn has_tables(&self) -> bool {
-        matches!(self, Self::Ssp { .. } | Self::Async { .. } | Self::Downpour { .. } | Self::LBfgs { .. })
+        match self {
+            Self::Ssp { .. } | Self::Async { .. } | Self::Downpour { .. } => true,
+            Self::LBfgs { .. } | Self::Lda { .. } => true,
+            Self::Sync | Self::BackupWorkers { .. } | Self::DsSync { .. } => false,
+            Self::Local { .. } | Self::Diloco { .. } => false,
+        }
     }
 
     /// The factory of the program that runs the algorithm.
@@ -322,12 +342,14 @@ impl Algorithm {
                 downpour(settings, (warm_up, wave), Atomicity::Chunk)
             }
             Self::LBfgs { history, tolerance, portions } => lbfgs(history, tolerance, portions),
+            // Its program needs the documents: that of a topic model is made with its task.
+            Self::Lda { .. } => ProgramFactory::sync(),
         }
     }
 }
 
 /// An error if a key is given that does not belong to the kind.
-fn check_keys(section: &SyncSection) -> Result<(), SpecificationError> {
+fn check_keys(section: &SyncSection, kind: SyncKind) -> Result<(), SpecificationError> {
     let backup_workers = (&[SyncKind::BackupWorkers][..], "kind = \"backup-workers\"");
     let ds_sync = (&[SyncKind::DsSync][..], "kind = \"ds-sync\"");
     let local = (&[SyncKind::Local, SyncKind::Diloco][..], "kind = \"local\" or \"diloco\"");
@@ -336,6 +358,7 @@ fn check_keys(section: &SyncSection) -> Result<(), SpecificationError> {
     let downpour = (&[SyncKind::Downpour][..], "kind = \"downpour\"");
     let atomic = (&[SyncKind::Ssp, SyncKind::Async][..], "kind = \"ssp\" or \"async\"");
     let lbfgs = (&[SyncKind::LBfgs][..], "kind = \"l-bfgs\"");
+    let lda = (&[SyncKind::Lda][..], "kind = \"lda\"");
     let asynchronous = (&[SyncKind::Async, SyncKind::Downpour][..], "kind = \"async\" or \"downpour\"");
     let keys = [
         ("sync.backups", section.backups.is_some(), backup_workers),
@@ -357,14 +380,27 @@ fn check_keys(section: &SyncSection) -> Result<(), SpecificationError> {
         ("sync.history", section.history.is_some(), lbfgs),
         ("sync.tolerance", section.tolerance.is_some(), lbfgs),
         ("sync.portions", section.portions.is_some(), lbfgs),
+        ("sync.parts", section.parts.is_some(), lda),
     ];
     for (key, is_given, (kinds, allowed)) in keys {
-        if is_given && !kinds.contains(&section.kind) {
+        if is_given && !kinds.contains(&kind) {
             let allowed = format!("only with {allowed}");
             return Err(SpecificationError::Setting { key, found: "given".to_owned(), allowed });
         }
     }
     Ok(())
+}
+
+/// The number of parts that so many training documents are cut into.
+///
+/// # Errors
+/// There are more parts than documents, or too many.
+pub(super) fn resolve_parts(section: &SyncSection, documents: u64) -> Result<u64, SpecificationError> {
+    let most = documents.min(PARTS_MAX);
+    let parts = section.parts.unwrap_or(PARTS_DEFAULT.min(most));
+    let allowed = format!("1 to {most}, with {documents} training documents");
+    within("sync.parts", parts, 1..=most, &allowed)?;
+    Ok(parts)
 }
 
 fn resolve_portions(portions: Option<u64>) -> Result<NonZeroU64, SpecificationError> {
@@ -403,76 +439,6 @@ fn is_by_step(apply: Option<ApplyName>, rule: &Optimizer, bounds: Option<Bounds>
     }
 }
 
-/// How owners combine contributions, as written in files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "rule", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Aggregation {
-    /// The mean, weighted by samples.
-    #[default]
-    Mean,
-    /// For each element, the mean without the largest and the smallest contributions.
-    TrimmedMean {
-        /// How many of the largest, and how many of the smallest, are left out.
-        trim: usize,
-    },
-    /// For each element, the median.
-    Median,
-}
-
-impl Aggregation {
-    /// Resolves `combine` and `trim` of `[sync]`.
-    ///
-    /// # Errors
-    /// `trim` is given without `combine = "trimmed-mean"`.
-    pub(super) fn resolve(section: &SyncSection) -> Result<Self, SpecificationError> {
-        if let (Some(_), AggregationName::Mean | AggregationName::Median) = (section.trim, section.combine) {
-            return Err(SpecificationError::Setting {
-                key: "sync.trim",
-                found: "given".to_owned(),
-                allowed: "only with combine = \"trimmed-mean\"".to_owned(),
-            });
-        }
-        Ok(match section.combine {
-            AggregationName::Mean => Self::Mean,
-            AggregationName::TrimmedMean => Self::TrimmedMean { trim: section.trim.unwrap_or(1) },
-            AggregationName::Median => Self::Median,
-        })
-    }
-
-    /// Checks that the topology and the algorithm support it.
-    ///
-    /// # Errors
-    /// They do not.
-    pub(super) fn check(
-        &self,
-        topology: TopologyName,
-        algorithm: &Algorithm,
-    ) -> Result<(), SpecificationError> {
-        let allowed = match (self, topology, algorithm) {
-            (Self::Mean, ..) => return Ok(()),
-            _ if algorithm.has_tables() => "\"mean\" with this kind: owners see one gradient at a time",
-            (_, _, Algorithm::DsSync { .. }) => "\"mean\" with kind = \"ds-sync\"",
-            (_, TopologyName::Ring, _) => {
-                "\"mean\" with topology = \"ring\": members of a ring see only partial sums"
-            }
-            (Self::TrimmedMean { trim }, ..) => return within("sync.trim", *trim, 1..=500, "1 to 500"),
-            (Self::Median, ..) => return Ok(()),
-        };
-        let found = "a robust mean".to_owned();
-        Err(SpecificationError::Setting { key: "sync.combine", found, allowed: allowed.to_owned() })
-    }
-}
-
-impl From<Aggregation> for Combine {
-    fn from(aggregation: Aggregation) -> Self {
-        match aggregation {
-            Aggregation::Mean => Self::Sum,
-            Aggregation::TrimmedMean { trim } => Self::Trimmed(trim),
-            Aggregation::Median => Self::Median,
-        }
-    }
-}
-
 /// One: most often, a swarm has one slow member at a time.
 const BACKUPS_DEFAULT: usize = 1;
 /// Enough local steps that traffic no longer matters on most links.
@@ -495,6 +461,10 @@ const TOLERANCE_DEFAULT: f64 = 1e-5;
 const PORTIONS_DEFAULT: u64 = 8;
 /// The most portions of a pass for each peer.
 const PORTIONS_MAX: u64 = 64;
+/// The parts of the documents, which are enough for some ten peers.
+const PARTS_DEFAULT: u64 = 64;
+/// The most parts of the documents.
+const PARTS_MAX: u64 = 256;
 /// The most steps between two sends. Additions that were not sent are lost with their worker, and their samples are trained again.
 const N_PUSH_MAX: u64 = 32;
 const _: () = assert!((N_PUSH_MAX as usize) < LEASES_MAX, "unsent steps and two more fit in the leases");
@@ -506,7 +476,7 @@ mod tests {
 
     fn resolve(sync: &str) -> Result<Algorithm, SpecificationError> {
         let sync = RunFile::parse(&format!("[sync]\n{sync}")).unwrap().sync;
-        let algorithm = Algorithm::resolve(&sync, 23)?;
+        let algorithm = Algorithm::resolve(&sync, sync.kind.unwrap_or_default(), 23)?;
         algorithm.check(sync.topology)?;
         Ok(algorithm)
     }

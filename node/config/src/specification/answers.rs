@@ -45,6 +45,8 @@ pub struct Evaluated {
     pub part: DataPart,
     /// The root of the mean squared error, in the units of the labels; `None` if the model predicts classes or tokens.
     pub rmse: Option<f64>,
+    /// The exponential of the loss: among how many words the model chooses, as it were; `None` if it is no topic model.
+    pub perplexity: Option<f64>,
     /// Which classes were taken for which; `None` if the model predicts none.
     pub confusion: Option<Confusion>,
     /// What is doubtful about the file's columns, each a sentence for the user.
@@ -171,11 +173,23 @@ impl Specification {
             (true, 0) => DataPart::Trained,
             (true, _) => DataPart::HeldOut,
         };
+        let mut notices = Vec::new();
+        if let ModelSettings::Lda(_) = &self.model {
+            let evaluation = self.evaluate_topics(parameters, file, data, part, &mut notices)?;
+            let perplexity = Some(evaluation.loss.exp());
+            return Ok(Evaluated { evaluation, part, rmse: None, perplexity, confusion: None, notices });
+        }
         if let Target::Token { .. } = self.data.target {
             let evaluation = self.evaluate_text(parameters, file, data, &**check_backend(deep)?, part)?;
-            return Ok(Evaluated { evaluation, part, rmse: None, confusion: None, notices: vec![] });
+            return Ok(Evaluated {
+                evaluation,
+                part,
+                rmse: None,
+                perplexity: None,
+                confusion: None,
+                notices,
+            });
         }
-        let mut notices = Vec::new();
         let questions = self.questions(file, data, part, &mut notices)?;
         let evaluation = questions.evaluation(parameters, deep)?;
         let confusion = match &self.data.target {
@@ -190,7 +204,7 @@ impl Specification {
             (Target::Number { scale, .. }, _) => Some(scale * (2.0 * evaluation.loss).sqrt()),
             _ => None,
         };
-        Ok(Evaluated { evaluation, part, rmse, confusion, notices })
+        Ok(Evaluated { evaluation, part, rmse, perplexity: None, confusion, notices })
     }
 
     /// What the model predicts for all rows of a file, which need no labels if it is a CSV file. `file` is the name for errors.
@@ -315,6 +329,9 @@ impl Specification {
         data: &DataBytes,
         notices: &mut Vec<String>,
     ) -> Result<Questions, SpecificationError> {
+        if let ModelSettings::Lda(_) = &self.model {
+            return Err(SpecificationError::PredictsTopics);
+        }
         if let Target::Token { .. } = self.data.target {
             return Err(SpecificationError::PredictsText);
         }

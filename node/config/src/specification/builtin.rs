@@ -96,6 +96,9 @@ impl Specification {
         self.check_digest(bytes.digest())?;
         let unpacked = self.unpacked(bytes, memory)?;
         let all = || in_memory(&self.data.name, &unpacked);
+        if let ModelSettings::Lda(_) = &self.model {
+            return self.load_topics(&all()?);
+        }
         let training = self.data.rows - self.data.held_out_rows;
         let task: Arc<dyn Task> = match (&self.model, self.model.table_model(&self.data)) {
             (_, Some(TableModel::Dense(network))) => {

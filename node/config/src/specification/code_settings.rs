@@ -63,10 +63,10 @@ impl OptimizerSection {
     pub fn of(rule: Optimizer) -> Self {
         match rule {
             Optimizer::Sgd { weight_decay } => {
-                Self { rule: OptimizerKind::Sgd, weight_decay: Some(weight_decay), ..Self::default() }
+                Self { rule: Some(OptimizerKind::Sgd), weight_decay: Some(weight_decay), ..Self::default() }
             }
             Optimizer::Momentum { momentum, nesterov, weight_decay } => Self {
-                rule: OptimizerKind::Momentum,
+                rule: Some(OptimizerKind::Momentum),
                 momentum: Some(momentum),
                 nesterov: Some(nesterov),
                 weight_decay: Some(weight_decay),
@@ -79,16 +79,16 @@ impl OptimizerSection {
                 Self::adam(OptimizerKind::AdamW, [beta1, beta2], epsilon, weight_decay)
             }
             Optimizer::Adagrad { epsilon, weight_decay } => Self {
-                rule: OptimizerKind::Adagrad,
+                rule: Some(OptimizerKind::Adagrad),
                 epsilon: Some(epsilon),
                 weight_decay: Some(weight_decay),
                 ..Self::default()
             },
             Optimizer::Prox { l1, l2 } => {
-                Self { rule: OptimizerKind::Prox, l1: Some(l1), l2: Some(l2), ..Self::default() }
+                Self { rule: Some(OptimizerKind::Prox), l1: Some(l1), l2: Some(l2), ..Self::default() }
             }
             Optimizer::Ftrl { beta, l1, l2 } => Self {
-                rule: OptimizerKind::Ftrl,
+                rule: Some(OptimizerKind::Ftrl),
                 beta: Some(beta),
                 l1: Some(l1),
                 l2: Some(l2),
@@ -99,7 +99,7 @@ impl OptimizerSection {
 
     fn adam(rule: OptimizerKind, [beta1, beta2]: [f32; 2], epsilon: f32, weight_decay: f32) -> Self {
         Self {
-            rule,
+            rule: Some(rule),
             beta1: Some(beta1),
             beta2: Some(beta2),
             epsilon: Some(epsilon),
@@ -115,16 +115,16 @@ mod tests {
 
     #[test]
     fn a_section_of_the_text_replaces_that_of_the_defaults() {
-        let mut defaults = RunFile { epochs: 3, batch: 10, ..RunFile::default() };
+        let mut defaults = RunFile { epochs: Some(3), batch: Some(10), ..RunFile::default() };
         defaults.optimizer =
             OptimizerSection::of(Optimizer::Momentum { momentum: 0.5, nesterov: true, weight_decay: 0.0 });
         let run = RunFile::parse_over("batch = 20\n[sync]\ndigest_every = 5", &defaults).unwrap();
-        assert_eq!((run.epochs, run.batch, run.sync.digest_every), (3, 20, 5));
+        assert_eq!((run.epochs(), run.batch(), run.sync.digest_every), (3, 20, 5));
         assert_eq!(run.optimizer, defaults.optimizer);
         let run = RunFile::parse_over("[optimizer]\nrule = \"sgd\"", &defaults).unwrap();
         assert_eq!(
             run.optimizer,
-            OptimizerSection { rule: OptimizerKind::Sgd, ..OptimizerSection::default() }
+            OptimizerSection { rule: Some(OptimizerKind::Sgd), ..OptimizerSection::default() }
         );
         assert_eq!(RunFile::parse_over("", &defaults).unwrap(), defaults);
     }

@@ -17,7 +17,7 @@ use peergrad_protocol::wire;
 use serde::{Deserialize, Serialize};
 
 use super::memory::MemoryLimit;
-use super::resolve::resolve_training;
+use super::resolve::{check_kind, resolve_training};
 use super::run_file::{DealingName, ModelSection};
 use super::{
     Algorithm, RunFile, Specification, SpecificationError, TrainingSettings, VERSION, compression, groups,
@@ -134,6 +134,7 @@ impl CustomSpecification {
     fn check(&self) -> Result<(), SpecificationError> {
         within("version", self.version, VERSION..=VERSION, "1")?;
         within("samples", self.samples, 1.., "at least one training sample")?;
+        check_kind(false, matches!(self.training.algorithm, Algorithm::Lda { .. }))?;
         self.training.check()
     }
 }

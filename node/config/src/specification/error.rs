@@ -71,6 +71,19 @@ pub enum SpecificationError {
         /// What their ids take.
         bytes: usize,
     },
+    /// The specification has no room for the vocabulary.
+    #[error(
+        "{name}: the vocabulary of {words} words takes {bytes} bytes, and the specification has room for about {SPECIFICATION_BYTES_MAX}; lower \
+         `vocabulary_size` in [data], or, with an LDA-C file, leave out `vocabulary`: words are then called by their numbers"
+    )]
+    ManyWords {
+        /// The file's name.
+        name: String,
+        /// How many words it has.
+        words: usize,
+        /// What they take.
+        bytes: usize,
+    },
     /// The run needs more memory than it may take here.
     #[error(
         "this run needs about {} of memory, but this peer may take {}: allow more with `--max-memory {}`, or use a machine with more memory",
@@ -122,6 +135,12 @@ pub enum SpecificationError {
     /// A language model is asked for predictions.
     #[error("the model continues texts: use `peer generate` with it")]
     PredictsText,
+    /// A topic model is asked for predictions.
+    #[error("the model finds the topics of documents: use `peer topics MODEL --documents FILE` with it")]
+    PredictsTopics,
+    /// Another model is asked for topics.
+    #[error("the model has no topics: give one that was trained with `kind = \"lda\"` in [model]")]
+    NoTopics,
     /// A prepared text cannot be used.
     #[error(
         "{name}: this is no prepared text that can be used ({reason}); prepare it again with `peer init`"

@@ -33,6 +33,7 @@ mod fixed;
 mod preset;
 mod prose;
 mod ratings;
+mod topics;
 
 /// LIBSVM files with more columns than this are mostly zeros, and get a sparse model.
 const COLUMNS_FOR_SPARSE_MODEL: usize = 4096;
@@ -96,6 +97,9 @@ fn write(
     if kind == Some(ModelKind::Factorization) {
         return ratings::run_file(data_name, packed);
     }
+    if kind == Some(ModelKind::Lda) {
+        return topics::run_file(data_name, packed);
+    }
     let outline = outline(data_name, &unpacked)?;
     let kind = kind.or_else(|| outline.as_ref()?.has_names().then_some(ModelKind::Cnn));
     let mut section = DataSection::new(data_name);
@@ -142,7 +146,7 @@ fn write(
         FileLayout::Numbered(Numbered { format: NumberedFormat::Idx, .. }) => {
             format!("each {}", outline.map(|outline| outline.sample_words()).unwrap_or_default())
         }
-        FileLayout::Text(_) => unreachable!("prose has no columns to infer"),
+        FileLayout::Text(_) | FileLayout::Documents(_) => unreachable!("text has no columns to infer"),
     };
     let picture = picture.map(|picture| picture.picture);
     let mut preset = Preset::of(&data, input, kind, picture);
@@ -306,7 +310,7 @@ mod tests {
         let layout = ::toml::to_string(&data.layout).unwrap();
         let keys: Vec<&str> = layout.lines().map(|line| line.split(' ').next().unwrap()).collect();
         assert_eq!(keys, ["delimiter", "header", "width", "label", "features"], "a plain file needs no more");
-        assert_eq!((run.epochs, run.batch), (40, 64));
+        assert_eq!((run.epochs(), run.batch()), (40, 64));
         assert_eq!(run.model.hidden, Some(vec![128]));
         assert_eq!(run.data().unwrap().classes, Some(Classes::Count(10)));
         assert_eq!(run.data().unwrap().label, Some(Column::Number(65)));
@@ -354,8 +358,8 @@ mod tests {
     fn a_file_with_many_features_gets_a_sparse_model() {
         let (text, run) = written("f.txt", b"+1 3:0.5\n-1 1:2 70000:1\n+1 2:1\n-1\n");
         assert!(text.contains(SSP) && text.contains("70000 features"), "{text}");
-        assert_eq!((run.model.kind, run.optimizer.rule), (ModelKind::Logistic, OptimizerKind::Ftrl));
-        assert_eq!(run.sync.kind, SyncKind::Ssp);
+        assert_eq!((run.model.kind, run.optimizer.rule()), (ModelKind::Logistic, OptimizerKind::Ftrl));
+        assert_eq!(run.sync_kind(), SyncKind::Ssp);
         let (text, _) = written("f.txt", b"0 3:0.5\n1 1:2 70000:1\n2 2:1\n0\n1\n2\n");
         assert!(text.contains(SYNC), "{text}");
     }

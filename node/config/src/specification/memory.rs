@@ -64,6 +64,7 @@ impl Specification {
                 let tokens = u64::from(self.data.rows).saturating_mul(layout.context as u64);
                 self.data.byte_count.max(tokens)
             }
+            FileLayout::Documents(ref layout) => layout.tokens.saturating_mul(TOKEN_BYTES),
             _ if self.has_byte_pictures() => {
                 let columns = self.data.layout.columns() as u64;
                 u64::from(self.data.rows).saturating_mul(columns.saturating_add(ROW_BYTES))
@@ -82,7 +83,12 @@ impl Specification {
     /// Bytes taken while the data file is loaded, without the unpacked file. A specification may claim any numbers.
     pub(super) fn loading_bytes(&self) -> u64 {
         let table = self.value_count().saturating_mul(TABLE_BYTES + SAMPLE_BYTES);
-        if self.stays_on_disk() { 0 } else { self.data.byte_count.saturating_add(table) }
+        let entries = match self.data.layout {
+            FileLayout::Documents(ref layout) => layout.tokens.saturating_mul(ENTRY_BYTES),
+            _ => 0,
+        };
+        let all = self.data.byte_count.saturating_add(table).saturating_add(entries);
+        if self.stays_on_disk() { 0 } else { all }
     }
 
     /// Bytes of the model that a run starts from, of so many parameters; with adapters also of the weights that follow from it, and of their
@@ -107,7 +113,7 @@ impl Specification {
     }
 
     /// The numbers of a dense table; 0 if the samples are sparse, since they take about as much as the file that lists them,
-    /// with prose, and with pictures that stay bytes.
+    /// with prose and documents, and with pictures that stay bytes.
     fn value_count(&self) -> u64 {
         if self.is_sparse() || self.has_byte_pictures() || self.data.layout.format() == Format::Text {
             0
@@ -160,6 +166,10 @@ const TABLE_BYTES: u64 = size_of::<f64>() as u64;
 const SAMPLE_BYTES: u64 = size_of::<f32>() as u64;
 /// Bytes of the label of a picture that stays bytes, and of its place in the file.
 const ROW_BYTES: u64 = 2 * size_of::<u32>() as u64;
+/// Bytes of a word of a document while it is trained: the word and its topic.
+const TOKEN_BYTES: u64 = 2 * size_of::<u32>() as u64;
+/// Bytes of a word of a document while it is loaded: the word twice, and how often it occurs.
+const ENTRY_BYTES: u64 = 3 * size_of::<u32>() as u64;
 const MEBIBYTE: u64 = 1 << 20;
 const GIBIBYTE: u64 = 1 << 30;
 

@@ -1,5 +1,6 @@
 //! The model of a run: what a specification says of it, and whether it fits the data.
 
+use peergrad_models::data::documents::Vocabulary;
 use peergrad_models::data::format::Format;
 use peergrad_models::data::labels::Target;
 use peergrad_models::data::standardize::Standardization;
@@ -16,6 +17,8 @@ use super::algorithm::Algorithm;
 use super::deep::convolutional::ConvolutionalSettings;
 use super::deep::transformer::{LoraSettings, TransformerSettings};
 use super::factorization::FactorizationSettings;
+use super::resolve::check_kind;
+use super::topics::TopicSettings;
 use super::{
     DataSettings, PARAMETERS_MAX, Specification, SpecificationError, TrainingSettings, deep, within,
 };
@@ -40,6 +43,8 @@ pub enum ModelSettings {
     Svm {},
     /// A matrix factorization, on ratings.
     Factorization(FactorizationSettings),
+    /// A topic model, on documents.
+    Lda(TopicSettings),
     /// A convolutional network, on pictures.
     Convolutional(ConvolutionalSettings),
     /// A transformer, on text.
@@ -51,7 +56,8 @@ impl ModelSettings {
     #[must_use]
     pub fn is_deep(&self) -> bool {
         match self {
-            Self::Dense { .. } | Self::Logistic {} | Self::Svm {} | Self::Factorization(_) => false,
+            Self::Dense { .. } | Self::Logistic {} | Self::Svm {} => false,
+            Self::Factorization(_) | Self::Lda(_) => false,
             Self::Convolutional(_) | Self::Transformer(_) => true,
         }
     }
@@ -59,6 +65,11 @@ impl ModelSettings {
     /// The convolutional network, if it is one.
     pub(super) fn convolutional(&self) -> Option<&ConvolutionalSettings> {
         if let Self::Convolutional(settings) = self { Some(settings) } else { None }
+    }
+
+    /// The words of a topic model, if it is one.
+    pub(super) fn vocabulary(&self) -> Option<&Vocabulary> {
+        if let Self::Lda(settings) = self { Some(&settings.vocabulary) } else { None }
     }
 
     /// The transformer, if it is one.
@@ -75,7 +86,8 @@ impl ModelSettings {
         data: &DataSettings,
     ) -> Result<Option<Architecture>, SpecificationError> {
         Ok(match self {
-            Self::Dense { .. } | Self::Logistic {} | Self::Svm {} | Self::Factorization(_) => None,
+            Self::Dense { .. } | Self::Logistic {} | Self::Svm {} => None,
+            Self::Factorization(_) | Self::Lda(_) => None,
             Self::Convolutional(settings) => Some(settings.architecture(data)?),
             Self::Transformer(settings) => Some(settings.architecture(data)?),
         })
@@ -90,16 +102,21 @@ impl ModelSettings {
         data: &DataSettings,
         training: &TrainingSettings,
     ) -> Result<(), SpecificationError> {
+        let is_topic_model = matches!(self, Self::Lda(_));
+        check_kind(is_topic_model, matches!(training.algorithm, Algorithm::Lda { .. }))?;
         if let Some(architecture) = self.architecture(data)? {
             return deep::check_statistics(&architecture, &training.groups);
         }
-        if data.layout.format() == Format::Text {
+        if data.layout.format() == Format::Text
+            || is_topic_model != (data.layout.format() == Format::Documents)
+        {
             return Err(deep::mismatch());
         }
         match self {
             Self::Dense { hidden, .. } => check_dense(hidden, outputs(&data.target).0, data),
             Self::Svm {} => check_svm(data, training),
             Self::Factorization(settings) => settings.check(data, training),
+            Self::Lda(settings) => settings.check(data),
             _ => check_logistic(data, training),
         }
     }
@@ -200,8 +217,10 @@ impl Specification {
     /// The manifest of the model: its tensors and their shapes.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
-        if let ModelSettings::Factorization(settings) = &self.model {
-            return settings.model().manifest();
+        match &self.model {
+            ModelSettings::Factorization(settings) => return settings.model().manifest(),
+            ModelSettings::Lda(settings) => return settings.manifest(),
+            _ => {}
         }
         match self.model.table_model(&self.data) {
             Some(TableModel::Dense(network)) => network.manifest(),

@@ -11,23 +11,26 @@ use peergrad_models::data::format::Format;
 use peergrad_models::data::labels::{Classes, Predict, Target, TargetHints};
 use peergrad_models::data::limits::{FEATURES_MAX, UNPACKED_BYTES_MAX};
 use peergrad_models::data::standardize::Standardization;
-use peergrad_models::optimizer::{Optimizer, Schedule};
-use peergrad_models::schedule::{Decay, scaled};
+use peergrad_models::optimizer::Optimizer;
 use peergrad_protocol::limits::{CHECKPOINTS_MAX, KEPT_DATA_BYTES_MAX};
 
-use super::algorithm::{Aggregation, Algorithm};
+use super::algorithm::{Aggregation, Algorithm, resolve_parts};
 use super::deep::convolutional::{self, PictureForm, resolve_convolutional};
 use super::deep::data::{SampleValues, SampledFile};
 use super::deep::transformer::{resolve_text, resolve_transformer};
 use super::factorization::resolve_factorization;
-use super::run_file::{
-    DataSection, InputForm, ModelKind, OptimizerKind, OptimizerSection, RunFile, ScheduleName,
-};
+use super::run_file::{DataSection, InputForm, ModelKind, RunFile, SyncKind};
+use super::topics::{check_topic_keys, resolve_topics};
 use super::{
     DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, compression,
     dealing, deep, groups, patience, replicas, within,
 };
 use crate::prepared_text::PreparedText;
+use optimizer::resolve_schedule;
+
+mod optimizer;
+
+pub use optimizer::resolve_rule;
 
 /// The most classes that may be given as a count.
 const CLASSES_COUNTED_MAX: u32 = 1 << 16;
@@ -78,6 +81,7 @@ pub fn resolve_with_notices(
             (model, data, vec![])
         }
         InputForm::Ratings => resolve_factorization(run, section, data_name, packed)?,
+        InputForm::Documents => resolve_topics(run, section, data_name, packed)?,
         input => {
             let ResolvedData { data, picture, notices } =
                 resolve_data(section, input, run.seed, data_name, packed)?;
@@ -170,19 +174,29 @@ pub(crate) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;
     within("checkpoints.seconds", run.checkpoints.seconds, ..=86_400, "0 to 86400")?;
     within("checkpoints.keep", run.checkpoints.keep, 1..=CHECKPOINTS_MAX, "1 to 4")?;
-    within("batch", run.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
-    let steps_per_epoch = samples.div_ceil(run.batch);
-    let algorithm = Algorithm::resolve(&run.sync, steps_per_epoch)?;
+    let kind = run.sync_kind();
+    check_kind(run.model.kind == ModelKind::Lda, kind == SyncKind::Lda)?;
+    let (batch, steps_per_epoch) = match kind {
+        SyncKind::Lda => {
+            let parts = resolve_parts(&run.sync, samples)?;
+            (samples.div_ceil(parts), parts)
+        }
+        _ => {
+            within("batch", run.batch(), 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
+            (run.batch(), samples.div_ceil(run.batch()))
+        }
+    };
+    let algorithm = Algorithm::resolve(&run.sync, kind, steps_per_epoch)?;
     let combine = Aggregation::resolve(&run.sync)?;
     let (gradients, parameters) = compression::resolve(&run.sync)?;
     // The schedule counts local steps; an incomplete round at the end of an epoch counts in full. Rounds that are as long as speeds allow
     // count as many local steps as they have.
     let local_steps = if algorithm.round_duration().is_some() { 1 } else { algorithm.local_steps() };
-    let rated_steps = samples.div_ceil(run.batch.saturating_mul(local_steps)).saturating_mul(local_steps);
+    let rated_steps = samples.div_ceil(batch.saturating_mul(local_steps)).saturating_mul(local_steps);
     let training = TrainingSettings {
         seed: run.seed,
-        batch: run.batch,
-        epochs: run.epochs,
+        batch,
+        epochs: run.epochs(),
         dealing: dealing::resolve(&run.sync, &algorithm, &combine)?,
         combine,
         gradients,
@@ -198,7 +212,11 @@ pub(crate) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         checkpoints_kept: run.checkpoints.keep,
         policy: run.partition.policy,
         shuffle: run.shuffle,
-        optimizer: resolve_rule(&run.optimizer)?,
+        optimizer: match kind {
+            // Counts of topics are added up.
+            SyncKind::Lda => Optimizer::Sgd { weight_decay: 0.0 },
+            _ => resolve_rule(&run.optimizer)?,
+        },
         groups: run.optimizer.groups.clone(),
         clip_norm: run.optimizer.clip_norm,
         bounds: run.optimizer.bounds,
@@ -212,6 +230,21 @@ pub(crate) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     compression::check(&training)?;
     groups::check(&training)?;
     Ok(training)
+}
+
+/// Checks that a topic model is trained in its way, and no other model is.
+///
+/// # Errors
+/// It is not.
+pub(super) fn check_kind(is_topic_model: bool, is_for_topics: bool) -> Result<(), SpecificationError> {
+    let allowed = match (is_topic_model, is_for_topics) {
+        (true, false) => {
+            "\"lda\" or nothing if `kind` in [model] is \"lda\": topics are drawn, without gradients"
+        }
+        (false, true) => "another one: \"lda\" is only for the model of that name",
+        _ => return Ok(()),
+    };
+    Err(contradiction("sync.kind", "given", allowed))
 }
 
 /// The data of a run.
@@ -330,9 +363,14 @@ fn check_model_keys(run: &RunFile, data: &DataSection) -> Result<(), Specificati
     llama.check("model.kv_heads", model.kv_heads)?;
     llama.check("model.hidden_width", model.hidden_width)?;
     check_factorization_keys(run, data)?;
+    check_topic_keys(run, data)?;
     let table = Condition {
-        holds: !kind.is_for_text(),
-        allowed: "nothing if `kind` in [model] is \"gpt\" or \"llama\": they read the file as prose, without columns",
+        holds: !kind.is_for_text() && kind != ModelKind::Lda,
+        allowed: if kind == ModelKind::Lda {
+            "nothing if `kind` in [model] is \"lda\": it reads documents, without columns"
+        } else {
+            "nothing if `kind` in [model] is \"gpt\" or \"llama\": they read the file as prose, without columns"
+        },
     };
     table.check("data.label", data.label.as_ref())?;
     table.check("data.header", data.header)?;
@@ -406,104 +444,12 @@ fn resolve_model_of_table(run: &RunFile, target: &Target) -> Result<ModelSetting
     })
 }
 
-/// The optimizer that a section names, with its constants.
-///
-/// # Errors
-/// The section has a key of another optimizer.
-pub fn resolve_rule(section: &OptimizerSection) -> Result<Optimizer, SpecificationError> {
-    check_rule_keys(section)?;
-    let is_adam = matches!(section.rule, OptimizerKind::Adam | OptimizerKind::AdamW);
-    let (l1, l2) = (section.l1.unwrap_or(0.0), section.l2.unwrap_or(0.0));
-    let decay_default = if section.rule == OptimizerKind::AdamW { 0.01 } else { 0.0 };
-    let weight_decay = section.weight_decay.unwrap_or(decay_default);
-    let (beta1, beta2) = (section.beta1.unwrap_or(0.9), section.beta2.unwrap_or(0.999));
-    let epsilon = section.epsilon.unwrap_or(if is_adam { 1e-8 } else { 1e-10 });
-    Ok(match section.rule {
-        OptimizerKind::Sgd => Optimizer::Sgd { weight_decay },
-        OptimizerKind::Momentum => Optimizer::Momentum {
-            momentum: section.momentum.unwrap_or(0.9),
-            nesterov: section.nesterov.unwrap_or(false),
-            weight_decay,
-        },
-        OptimizerKind::Adam => Optimizer::Adam { beta1, beta2, epsilon, weight_decay },
-        OptimizerKind::AdamW => Optimizer::AdamW { beta1, beta2, epsilon, weight_decay },
-        OptimizerKind::Adagrad => Optimizer::Adagrad { epsilon, weight_decay },
-        OptimizerKind::Prox => Optimizer::Prox { l1, l2 },
-        OptimizerKind::Ftrl => Optimizer::Ftrl { beta: section.beta.unwrap_or(1.0), l1, l2 },
-    })
-}
-
-/// Rejects keys that another rule has.
-fn check_rule_keys(section: &OptimizerSection) -> Result<(), SpecificationError> {
-    let is_any_of = |rules: &[OptimizerKind]| rules.contains(&section.rule);
-    let momentum =
-        Condition { holds: is_any_of(&[OptimizerKind::Momentum]), allowed: "only if `rule` is \"momentum\"" };
-    momentum.check("optimizer.momentum", section.momentum)?;
-    momentum.check("optimizer.nesterov", section.nesterov)?;
-    let adam = Condition {
-        holds: is_any_of(&[OptimizerKind::Adam, OptimizerKind::AdamW]),
-        allowed: "only if `rule` is \"adam\" or \"adamw\"",
-    };
-    adam.check("optimizer.beta1", section.beta1)?;
-    adam.check("optimizer.beta2", section.beta2)?;
-    let with_epsilon = Condition {
-        holds: is_any_of(&[OptimizerKind::Adam, OptimizerKind::AdamW, OptimizerKind::Adagrad]),
-        allowed: "only if `rule` is \"adam\", \"adamw\" or \"adagrad\"",
-    };
-    with_epsilon.check("optimizer.epsilon", section.epsilon)?;
-    let is_proximal = is_any_of(&[OptimizerKind::Prox, OptimizerKind::Ftrl]);
-    let proximal = Condition { holds: is_proximal, allowed: "only if `rule` is \"prox\" or \"ftrl\"" };
-    proximal.check("optimizer.l1", section.l1)?;
-    proximal.check("optimizer.l2", section.l2)?;
-    let ftrl = Condition { holds: is_any_of(&[OptimizerKind::Ftrl]), allowed: "only if `rule` is \"ftrl\"" };
-    ftrl.check("optimizer.beta", section.beta)?;
-    let smooth =
-        Condition { holds: !is_proximal, allowed: "not with `rule` \"prox\" or \"ftrl\"; give `l2`" };
-    smooth.check("optimizer.weight_decay", section.weight_decay)
-}
-
-fn resolve_schedule(run: &RunFile, steps_per_epoch: u64) -> Result<Schedule, SpecificationError> {
-    let section = &run.optimizer;
-    let step = Condition {
-        holds: section.schedule == ScheduleName::Step,
-        allowed: "only if `schedule` is \"step\"",
-    };
-    step.check("optimizer.decay_factor", section.decay_factor)?;
-    step.check("optimizer.decay_epochs", section.decay_epochs)?;
-    let cosine = Condition {
-        holds: section.schedule == ScheduleName::Cosine,
-        allowed: "only if `schedule` is \"cosine\"",
-    };
-    cosine.check("optimizer.floor", section.floor)?;
-    let rate_default = match section.rule {
-        OptimizerKind::Sgd | OptimizerKind::Prox | OptimizerKind::Ftrl => 0.1,
-        OptimizerKind::Adagrad => 0.01,
-        OptimizerKind::Momentum => 0.05,
-        OptimizerKind::Adam | OptimizerKind::AdamW => 0.001,
-    };
-    let rate = section.rate.unwrap_or(rate_default);
-    let reference_batch = section.scale_from_batch.unwrap_or(run.batch);
-    within("optimizer.scale_from_batch", reference_batch, 1.., "at least 1")?;
-    let decay = match section.schedule {
-        ScheduleName::Constant => Decay::Constant,
-        ScheduleName::Step => Decay::Step {
-            factor: section.decay_factor.unwrap_or(0.1),
-            every: section.decay_epochs.unwrap_or((run.epochs / 3).max(1)).saturating_mul(steps_per_epoch),
-        },
-        ScheduleName::Cosine => Decay::Cosine {
-            floor: section.floor.unwrap_or(0.0),
-            total_steps: run.epochs.saturating_mul(steps_per_epoch),
-        },
-    };
-    Ok(Schedule { base: scaled(rate, run.batch, reference_batch), warmup_steps: section.warmup_steps, decay })
-}
-
 /// A condition under which a run file may give certain keys.
-struct Condition {
+pub(super) struct Condition {
     /// Whether this run file meets it.
-    holds: bool,
+    pub(super) holds: bool,
     /// The condition in words, for the error.
-    allowed: &'static str,
+    pub(super) allowed: &'static str,
 }
 
 impl Condition {
@@ -511,7 +457,7 @@ impl Condition {
     ///
     /// # Errors
     /// It has a value, and the condition does not hold.
-    fn check<T>(&self, key: &'static str, value: Option<T>) -> Result<(), SpecificationError> {
+    pub(super) fn check<T>(&self, key: &'static str, value: Option<T>) -> Result<(), SpecificationError> {
         match value {
             Some(_) if !self.holds => Err(contradiction(key, "given", self.allowed)),
             _ => Ok(()),
@@ -528,8 +474,10 @@ mod tests {
     use std::time::Duration;
 
     use peergrad_models::data::format::FileLayout;
-
     use peergrad_models::task::activation::Activation;
+
+    use peergrad_models::optimizer::Schedule;
+    use peergrad_models::schedule::Decay;
 
     use super::*;
     use peergrad_protocol::placement::Replicas;
@@ -736,7 +684,7 @@ mod tests {
         assert!(altered(|s| s.version = 2).is_err());
         let other_column = altered(|s| match &mut s.data.layout {
             FileLayout::Csv(layout) => layout.features = vec![0, 7],
-            FileLayout::Numbered(_) | FileLayout::Text(_) => (),
+            FileLayout::Numbered(_) | FileLayout::Text(_) | FileLayout::Documents(_) => (),
         });
         assert!(other_column.is_err());
         assert!(altered(|s| s.data.standardization.scale[0] = 0.0).is_err());

@@ -4,13 +4,9 @@
 //! file is resolved with its data.
 
 use peergrad_core::partition_policy::PartitionPolicy;
-use peergrad_models::data::column_names::Column;
-use peergrad_models::data::dialect::Delimiter;
-use peergrad_models::data::encoding::TextEncoding;
-use peergrad_models::data::labels::{Classes, Predict};
-use peergrad_models::data::notation::Decimal;
 use peergrad_models::optimizer::Bounds;
 use peergrad_models::task::activation::Activation;
+use peergrad_models::task::lda::Sampler;
 use peergrad_protocol::placement::Replicas;
 use serde::Deserialize;
 
@@ -18,12 +14,20 @@ use super::evaluation::EvaluationSection;
 use super::{ComputeDevice, GroupSettings, SpecificationError, ThreadCount};
 use super::{explain_former_name, replicas};
 
+mod data_section;
 mod sync_section;
 
+pub use data_section::{DataSection, WordList};
 pub use sync_section::{
     AggregationName, ApplyName, CompressionName, DealingName, LocalSteps, SyncKind, SyncSection,
 };
 
+/// The default number of epochs.
+const EPOCHS_DEFAULT: u64 = 40;
+/// The same for a topic model, whose epochs are sweeps.
+const EPOCHS_OF_TOPICS_DEFAULT: u64 = 60;
+/// The default number of samples of a step.
+const BATCH_DEFAULT: u64 = 64;
 /// The default port.
 pub const PORT_DEFAULT: u16 = 4747;
 /// The default seed.
@@ -35,13 +39,11 @@ pub const PEERS_DEFAULT: u32 = 2;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunFile {
-    /// Passes over the training rows. Default 40.
-    #[serde(default = "epochs_default")]
-    pub epochs: u64,
+    /// Passes over the training rows. Default 40, and 60 for `lda`.
+    pub epochs: Option<u64>,
     /// Samples per step, over all peers together, whatever their number. With `async` and `downpour`, samples per step of one peer.
-    /// Default 64.
-    #[serde(default = "batch_default")]
-    pub batch: u64,
+    /// Default 64. `lda` has none.
+    pub batch: Option<u64>,
     /// Seed of the initial parameters, the order of samples and the held-out rows. Default 7.
     #[serde(default = "seed_default")]
     pub seed: u64,
@@ -82,48 +84,7 @@ pub struct RunFile {
     pub compute: ComputeSection,
 }
 
-/// `[data]`: the data file and its contents.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DataSection {
-    /// A CSV, LIBSVM or IDX file, gzipped or not, by its path relative to the run file's folder; or `digits`, which is built in. The
-    /// format is detected from the file's contents.
-    pub file: String,
-    /// CSV only: the label column, by name or by number from 1. Default: the one named label, class or target, or else inferred. With
-    /// `factorization`, the column of ratings.
-    pub label: Option<Column>,
-    /// CSV only: whether the first line names the columns. Default: inferred.
-    pub header: Option<bool>,
-    /// CSV only: what separates the cells: `,`, `;`, `|`, `tab` or `space`. Default: inferred.
-    pub delimiter: Option<Delimiter>,
-    /// CSV only: the decimal mark, `.` or `,`. Default: inferred.
-    pub decimal: Option<Decimal>,
-    /// CSV only: the encoding of the text, such as `utf-8`, `utf-16le` or `windows-1252`. Default: inferred.
-    pub encoding: Option<TextEncoding>,
-    /// CSV only: how many lines come before the table. Default: inferred.
-    pub skip_lines: Option<usize>,
-    /// LIBSVM only: the number of features, if later files have larger indices than this one. Default: the largest index.
-    pub features: Option<usize>,
-    /// The feature columns, by name (CSV) or by number from 1: the indices of a LIBSVM file, the values of a sample in an IDX file.
-    /// Default: all except the label. With `factorization`, the column of users and that of items.
-    pub columns: Option<Vec<Column>>,
-    /// `class` or `number`. Default: inferred from the labels.
-    pub predict: Option<Predict>,
-    /// A count (the labels are then 0 to count - 1), or a list of labels. Default: the labels in the file, sorted.
-    pub classes: Option<Classes>,
-    /// Share of the rows that is held out for evaluation, 0 to 0.9. Default 0.2.
-    #[serde(default = "held_out_default")]
-    pub held_out: f64,
-    /// Whether features are scaled to mean 0 and deviation 1; those of pictures together, each channel for itself. Default true, but false
-    /// for LIBSVM, because it would change the zeros.
-    pub standardize: Option<bool>,
-    /// `cnn` and `resnet` only: channels, height and width of the picture that a row holds. Default: those of an IDX file, or a square.
-    pub picture: Option<[usize; 3]>,
-    /// `cnn` and `resnet` only: how pictures are changed at random in training, such as `["flip", "shift 2"]`. Default: not at all.
-    pub changes: Option<Vec<String>>,
-}
-
-/// `[model]`: the model. It has 18 fields because the section is flat.
+/// `[model]`: the model. It has 22 fields because the section is flat.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelSection {
@@ -164,6 +125,14 @@ pub struct ModelSection {
     pub biases: Option<bool>,
     /// `factorization` only: whether the mean of the training ratings is part of each prediction. Default true.
     pub global_mean: Option<bool>,
+    /// `lda` only: the number of topics. Default 20.
+    pub topics: Option<u32>,
+    /// `lda` only: what is added to the number of a document's words in each topic. Default 0.1.
+    pub alpha: Option<f64>,
+    /// `lda` only: what is added to the number of a topic's words of each kind. Default 0.01.
+    pub beta: Option<f64>,
+    /// `lda` only: how topics are drawn: `light`, `alias`, `sparse` or `dense`. Default `light`.
+    pub sampler: Option<Sampler>,
 }
 
 /// `layers` in `[model]`.
@@ -206,6 +175,8 @@ pub enum ModelKind {
     Svm,
     /// Matrix factorization, for ratings.
     Factorization,
+    /// A topic model, for documents.
+    Lda,
     /// A convolutional network, for pictures.
     Cnn,
     /// A residual network, for pictures.
@@ -227,6 +198,8 @@ pub(super) enum InputForm {
     AnyTable,
     /// Ratings.
     Ratings,
+    /// Documents.
+    Documents,
     /// Pictures.
     Pictures,
     /// Text.
@@ -241,6 +214,7 @@ impl ModelKind {
             Self::Logistic => InputForm::SparseTable,
             Self::Svm => InputForm::AnyTable,
             Self::Factorization => InputForm::Ratings,
+            Self::Lda => InputForm::Documents,
             Self::Cnn | Self::Resnet => InputForm::Pictures,
             Self::Gpt | Self::Llama => InputForm::Text,
         }
@@ -264,7 +238,7 @@ impl ModelKind {
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerSection {
     /// The optimizer. Default `adam`.
-    pub rule: OptimizerKind,
+    pub rule: Option<OptimizerKind>,
     /// The learning rate. Default 0.1 for `sgd`, `prox` and `ftrl`, 0.05 for `momentum`, 0.01 for `adagrad`, 0.001 for `adam` and
     /// `adamw`.
     pub rate: Option<f64>,
@@ -405,6 +379,27 @@ impl RunFile {
         })
     }
 
+    /// Passes over the training rows.
+    #[must_use]
+    pub fn epochs(&self) -> u64 {
+        let default =
+            if self.model.kind == ModelKind::Lda { EPOCHS_OF_TOPICS_DEFAULT } else { EPOCHS_DEFAULT };
+        self.epochs.unwrap_or(default)
+    }
+
+    /// Samples per step.
+    #[must_use]
+    pub fn batch(&self) -> u64 {
+        self.batch.unwrap_or(BATCH_DEFAULT)
+    }
+
+    /// How the peers train together: as `[sync]` says, and otherwise in the way of the model.
+    #[must_use]
+    pub fn sync_kind(&self) -> SyncKind {
+        let default = if self.model.kind == ModelKind::Lda { SyncKind::Lda } else { SyncKind::Sync };
+        self.sync.kind.unwrap_or(default)
+    }
+
     /// `[data]`, which built-in models need.
     ///
     /// # Errors
@@ -420,27 +415,11 @@ impl RunFile {
     }
 }
 
-impl DataSection {
-    /// A section with this file, and everything else inferred or by default.
+impl OptimizerSection {
+    /// The optimizer.
     #[must_use]
-    pub fn new(file: &str) -> Self {
-        Self {
-            file: file.to_owned(),
-            label: None,
-            header: None,
-            delimiter: None,
-            decimal: None,
-            encoding: None,
-            skip_lines: None,
-            features: None,
-            columns: None,
-            predict: None,
-            classes: None,
-            held_out: held_out_default(),
-            standardize: None,
-            picture: None,
-            changes: None,
-        }
+    pub fn rule(&self) -> OptimizerKind {
+        self.rule.unwrap_or_default()
     }
 }
 
@@ -462,24 +441,12 @@ impl Default for NetworkSection {
     }
 }
 
-fn epochs_default() -> u64 {
-    40
-}
-
-fn batch_default() -> u64 {
-    64
-}
-
 fn shuffle_default() -> bool {
     true
 }
 
 fn seed_default() -> u64 {
     SEED_DEFAULT
-}
-
-fn held_out_default() -> f64 {
-    0.2
 }
 
 #[cfg(test)]
@@ -489,7 +456,7 @@ mod tests {
     #[test]
     fn a_file_name_is_enough() {
         let run = RunFile::parse("[data]\nfile = \"digits\"").unwrap();
-        assert_eq!((run.epochs, run.batch, run.seed), (40, 64, 7));
+        assert_eq!((run.epochs(), run.batch(), run.seed), (40, 64, 7));
         assert_eq!(run.network, NetworkSection { port: 4747, peers: 2, mdns: true });
         assert_eq!(run.shards.replicas, Replicas::Number(2));
     }

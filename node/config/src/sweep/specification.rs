@@ -15,7 +15,7 @@ use super::trials::{TrialSource, trials};
 use super::variation::{Variation, read, set};
 use super::{KEYS_MAX, TRIALS_MAX};
 use crate::specification::resolve::{resolve_training, resolve_variant};
-use crate::specification::run_file::{DealingName, SyncKind};
+use crate::specification::run_file::{DealingName, ModelKind, SyncKind};
 use crate::specification::{
     DataSettings, ModelSettings, RunFile, Specification, SpecificationError, TrainingSettings, VERSION,
     resolve_with_notices,
@@ -197,7 +197,7 @@ impl SweepSpecification {
         }
         let values = trials(&variations, plan.source)?;
         let keys: Vec<String> = variations.into_iter().map(|variation| variation.key).collect();
-        let strategy = resolve_strategy(plan.strategy, &keys, values.len(), run.epochs)?;
+        let strategy = resolve_strategy(plan.strategy, &keys, values.len(), run.epochs())?;
         let mut trials = Vec::new();
         for values in &values {
             let (model, training) =
@@ -365,7 +365,15 @@ fn variations(plan: &SweepPlan, table: &Table) -> Result<Vec<Variation>, SweepEr
 
 /// Checks that one peer alone can train such a run.
 fn check_run_file(run: &RunFile) -> Result<(), SweepError> {
-    if run.sync.kind == SyncKind::Sync {
+    if run.model.kind == ModelKind::Lda {
+        return Err(SweepError::RunFile(SpecificationError::Setting {
+            key: "model.kind",
+            found: "\"lda\"".to_owned(),
+            allowed: "a model that is trained with gradients; compare topic models with `peer compare`"
+                .to_owned(),
+        }));
+    }
+    if run.sync_kind() == SyncKind::Sync {
         return Ok(());
     }
     Err(SweepError::RunFile(SpecificationError::Setting {
@@ -445,8 +453,8 @@ fn is_possible(strategy: &Strategy) -> bool {
 /// How the run of the table works: a sample is a turn, and each worker takes one at a time.
 fn table_training(run: &RunFile) -> Result<TrainingSettings, SpecificationError> {
     let run = RunFile {
-        epochs: TURN_EPOCHS,
-        batch: 1,
+        epochs: Some(TURN_EPOCHS),
+        batch: Some(1),
         seed: run.seed,
         shuffle: false,
         shards: run.shards.clone(),

@@ -36,7 +36,7 @@ pub enum Target {
         /// Standard deviation over the training rows.
         scale: f64,
     },
-    /// The next token of a text.
+    /// The next token of a text, or the words of documents.
     Token {
         /// How many different ones there are.
         vocabulary: usize,

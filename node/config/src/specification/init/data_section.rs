@@ -40,7 +40,7 @@ pub(super) fn data_section(data: &DataSettings, shape: &str, words: &ColumnNames
             &format!("features = {width}"),
             "the largest index in the file; raise it if later files have larger ones",
         ),
-        FileLayout::Numbered(_) | FileLayout::Text(_) => String::new(),
+        FileLayout::Numbered(_) | FileLayout::Text(_) | FileLayout::Documents(_) => String::new(),
     };
     text += &target_settings(target);
     text += &line("held_out = 0.2", "share of the rows that is not trained but used for evaluation");
@@ -57,7 +57,7 @@ pub(super) fn data_section(data: &DataSettings, shape: &str, words: &ColumnNames
         FileLayout::Numbered(_) => {
             "# All features are used; to select some: columns = [1, 2, 3]\n".to_owned()
         }
-        FileLayout::Text(_) => String::new(),
+        FileLayout::Text(_) | FileLayout::Documents(_) => String::new(),
     };
     text
 }

@@ -123,8 +123,8 @@ impl Preset {
                 line("norm = \"group\"", "the norm after each convolution; or batch"),
             ]
             .concat(),
-            ModelKind::Gpt | ModelKind::Llama | ModelKind::Factorization => {
-                unreachable!("texts and ratings have other run files")
+            ModelKind::Gpt | ModelKind::Llama | ModelKind::Factorization | ModelKind::Lda => {
+                unreachable!("texts, ratings and documents have other run files")
             }
         };
         let penalty_comment = |otherwise: &'static str| match self.kind {

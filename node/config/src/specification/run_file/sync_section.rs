@@ -5,13 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::specification::{TopologyName, patience};
 
-/// `[sync]`: the algorithm by which the peers train together. It has 29 fields because the section is flat; most belong to one kind,
+/// `[sync]`: the algorithm by which the peers train together. It has 30 fields because the section is flat; most belong to one kind,
 /// and any other kind rejects them.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncSection {
-    /// `sync`, `backup-workers`, `ds-sync`, `local`, `diloco`, `ssp`, `async`, `downpour` or `l-bfgs`. Default `sync`.
-    pub kind: SyncKind,
+    /// `sync`, `backup-workers`, `ds-sync`, `local`, `diloco`, `ssp`, `async`, `downpour`, `l-bfgs` or `lda`. Default `sync`, and
+    /// `lda` for the model of that name.
+    pub kind: Option<SyncKind>,
     /// `auto`, `ring` or `direct`: the topology of the all-reduce. Default `auto`: direct, unless a ring is faster.
     pub topology: TopologyName,
     /// `f32`, `bf16`, `f16`, `int8` or `top-k`: the encoding of gradients. All except `f32` use the direct topology, and add the encoding
@@ -78,12 +79,15 @@ pub struct SyncSection {
     pub tolerance: Option<f64>,
     /// `l-bfgs` only: how many portions each pass over the samples has for each peer, 1 to 64. Default 8.
     pub portions: Option<u64>,
+    /// `lda` only: how many parts the training documents are cut into, 1 to 256; a peer works on one at a time. Default 64, or as many as there
+    /// are documents.
+    pub parts: Option<u64>,
 }
 
 impl Default for SyncSection {
     fn default() -> Self {
         Self {
-            kind: SyncKind::Sync,
+            kind: None,
             topology: TopologyName::default(),
             gradients: CompressionName::F32,
             parameters: CompressionName::F32,
@@ -113,6 +117,7 @@ impl Default for SyncSection {
             history: None,
             tolerance: None,
             portions: None,
+            parts: None,
         }
     }
 }
@@ -226,4 +231,6 @@ pub enum SyncKind {
     Downpour,
     /// A quasi-Newton method over all samples, with parameters in a table.
     LBfgs,
+    /// Topics are drawn for one part of the documents at a time, with their counts in a table.
+    Lda,
 }
