@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
-use peergrad_core::program::loader::Loaded;
+use peergrad_core::program::ProgramFactory;
+use peergrad_core::program::loader::{Loaded, TrainingConfig};
+use peergrad_core::program::programs::lda::GibbsSampling;
 use peergrad_models::data::bytes::DataBytes;
 use peergrad_models::data::corpus::Corpus;
 use peergrad_models::data::dense_table::unpack;
@@ -22,6 +24,7 @@ use peergrad_protocol::limits::SPECIFICATION_BYTES_MAX;
 use peergrad_protocol::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 
+use super::algorithm::Algorithm;
 use super::answers::DataPart;
 use super::deep::data::in_memory;
 use super::resolve::{Condition, column_hints};
@@ -284,9 +287,16 @@ impl Specification {
     pub(super) fn load_topics(&self, bytes: &[u8]) -> Result<Loaded, SpecificationError> {
         let [training, held_out] = self.own_documents(bytes)?;
         let task = Arc::new(Lda::new(self.topic_settings()?.settings(), training, held_out));
-        let config = self.training.training(&self.manifest())?;
-        // connected by the program
-        let program = self.training.algorithm.launch();
+        let Algorithm::Lda { parts } = self.training.algorithm else {
+            return Err(SpecificationError::Foreign("a topic model is trained in its own way".to_owned()));
+        };
+        // The parts are the same in each epoch.
+        let config = TrainingConfig { is_shuffled: false, ..self.training.training(&self.manifest())? };
+        let (of, with) = (Arc::clone(&task), Arc::clone(&task));
+        let program = ProgramFactory::with_tables(
+            move |_| GibbsSampling::table_spec(&of, parts),
+            move |_| GibbsSampling::of(Arc::clone(&with)),
+        );
         Ok(Loaded { program, ..Loaded::new(task, config) })
     }
 

@@ -62,7 +62,7 @@ pub(super) fn run_file(name: &str, packed: &DataBytes) -> Result<WrittenRunFile,
         line(&format!("topics = {topics}"), "how many there are"),
         line(&format!("alpha = {ALPHA_DEFAULT}"), "smaller: a document has fewer topics"),
         line(&format!("beta = {BETA_DEFAULT}"), "smaller: a topic has fewer words"),
-        line("sampler = \"light\"", "how topics are drawn; or alias, sparse, dense, which is slow and exact"),
+        line("sampler = \"sparse\"", "how topics are drawn: exactly; or \"light\", for thousands of topics; or \"alias\", \"dense\""),
     ]
     .concat();
     let after = REST.find("\n[shards]").expect("there is such a section");
