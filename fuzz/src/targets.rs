@@ -28,7 +28,7 @@ mod tensors;
 mod wire;
 
 /// All targets.
-pub const TARGETS: [&dyn Target; 18] = [
+pub const TARGETS: [&dyn Target; 19] = [
     &wire::FrameTarget,
     &wire::WordTarget,
     &tensors::CodecTarget,
@@ -41,6 +41,7 @@ pub const TARGETS: [&dyn Target; 18] = [
     &runs::ScenarioTarget,
     &data::CsvTarget,
     &data::RatingsTarget,
+    &data::DocumentsTarget,
     &data::LibsvmTarget,
     &data::IdxTarget,
     &data::PreparedTarget,

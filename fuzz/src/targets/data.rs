@@ -135,6 +135,64 @@ impl Target for RatingsTarget {
     }
 }
 
+/// Documents: text, or counts of words.
+pub(super) struct DocumentsTarget;
+
+impl DocumentsTarget {
+    /// Reads documents as `peer start` does, with these keys in `[data]`.
+    fn read(input: &[u8], keys: &str) -> Verdict {
+        /// A peer that may take no more memory than this refuses a short file of many words.
+        const MEMORY_BYTES_MAX: u64 = 4 << 20;
+        let run_file = format!("[data]\nfile = \"{FILE}\"\n{keys}\n[model]\nkind = \"lda\"\ntopics = 2\n");
+        let run_file = RunFile::parse(&run_file).expect("these settings are valid");
+        let Ok((specification, _)) = resolve_with_notices(&run_file, FILE, input) else {
+            return Verdict::Refused;
+        };
+        let encoded = specification.to_bytes().expect("its size was checked");
+        assert_eq!(Specification::parse(&encoded).as_ref(), Ok(&specification), "a specification reads back");
+        if specification.memory_bytes() > MEMORY_BYTES_MAX {
+            return Verdict::Refused;
+        }
+        let loaded = specification.load(input).expect("the file that the specification was made from");
+        let parameters = vec![1.5; loaded.manifest.parameter_count()];
+        specification.evaluate(&parameters, FILE, input, &None).expect("the model knows its own file");
+        Verdict::Accepted
+    }
+}
+
+impl Target for DocumentsTarget {
+    fn name(&self) -> &'static str {
+        "documents"
+    }
+
+    fn form(&self) -> Form {
+        Form::Text
+    }
+
+    fn examples(&self) -> Vec<Vec<u8>> {
+        let texts = [
+            "The cat sat.\nA dog sat, and the dog's star rose.\nDer Löwe schlief\nsat dog cat\n",
+            "Title\n\nCHAPTER 1\nIt was a dog.\r\n\r\nChapter 2\nIt was a cat; the dog slept.\n",
+            "one paragraph\nof two lines\n\nanother paragraph\n\n\nlines, lines\n",
+            "2 0:1 2:3\n0\n\n1 1:2\n3 0:1 1:1 2:1\n",
+            "0\n1 7:16777216\n1 3:1\n2 7:1 3:2\n",
+        ];
+        let examples = texts.iter().map(|text| text.as_bytes().to_vec());
+        examples.filter(|text| self.run(text) == Verdict::Accepted).collect()
+    }
+
+    fn run(&self, input: &[u8]) -> Verdict {
+        let all = "max_share = 1.0\nmin_documents = 1\nstop_words = \"none\"";
+        let keys = ["", all, "separator = \"\"", "separator = \"chapter \"\nmax_share = 1.0"];
+        let is_read = keys.map(|keys| Self::read(input, keys) == Verdict::Accepted).contains(&true);
+        Verdict::of(is_read)
+    }
+
+    fn bound(&self, input_bytes: usize) -> Bound {
+        table_bound(input_bytes)
+    }
+}
+
 /// Text that leaves out zeros. As a table it may be far larger than its text, so it is read in its sparse form.
 pub(super) struct LibsvmTarget;
 

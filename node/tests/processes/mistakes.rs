@@ -112,6 +112,10 @@ fn files_that_are_not_there_are_named() {
     assert!(start.failure().contains("cannot read run.toml"), "{}", start.stderr);
     let join = place.ask(&["join", "127.0.0.1", "--secret-file", "gone"]);
     assert!(join.failure().contains("cannot read gone"), "{}", join.stderr);
+    let list = "[data]\nfile = \"table.csv\"\nstop_words = \"gone.txt\"\n[model]\nkind = \"lda\"\n";
+    place.write("run.toml", list);
+    let start = place.start("founder", 2, &[]).end();
+    assert!(start.failure().contains("cannot read gone.txt"), "{}", start.stderr);
     let other = self::place();
     let mut founder = other.start("founder", 2, &[]);
     let join = place.ask(&["join", &invite_of(&mut founder), "--data", "gone.csv"]);

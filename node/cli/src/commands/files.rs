@@ -16,6 +16,7 @@ use tempfile::NamedTempFile;
 
 use super::parquet::Wanted;
 use super::pictures::PackSettings;
+use super::text_folder::JoinedForm;
 use super::{base_model, parquet, pictures, text_folder};
 use crate::terminal::{OutputFormat, complain, emit, print_line};
 
@@ -37,9 +38,11 @@ pub(super) fn init(
             "only a language model starts from `--base` or has a `--tokenizer`: leave them or `--model` out"
         );
     }
-    let is_text = model.map(ModelKind::is_for_text).or(is_prepared.then_some(true));
+    let of_documents = model == Some(ModelKind::Lda);
+    let is_text = model.map(|kind| kind.is_for_text() || of_documents).or(is_prepared.then_some(true));
+    let form = if of_documents { JoinedForm::Lines } else { JoinedForm::Prose };
     let is_parquet = !parquet::files_at(data)?.is_empty();
-    let (mut data, left_out) = data_file_of(data, is_text, column, settings)?;
+    let (mut data, left_out) = data_file_of(data, is_text, form, column, settings)?;
     // A text of Parquet files is one, whatever it looks like.
     let is_plain_text = is_parquet && !is_prepared && data.extension().is_some_and(|ending| ending == "txt");
     let model = model.or(is_plain_text.then_some(ModelKind::Gpt));
@@ -65,10 +68,11 @@ pub(super) fn init(
 }
 
 /// The data file of what a user names: itself, or what Parquet files or a folder of pictures or texts become; and what was left out, each a
-/// sentence. `is_text` says what the model is for, if the user has said it.
+/// sentence. `is_text` says what the model is for, if the user has said it, and `form` what texts of a folder become.
 fn data_file_of(
     data: &Path,
     is_text: Option<bool>,
+    form: JoinedForm,
     column: Option<&str>,
     settings: PackSettings,
 ) -> anyhow::Result<(PathBuf, Vec<String>)> {
@@ -88,7 +92,7 @@ fn data_file_of(
         None => below.is_mostly_text(),
     };
     if has_texts {
-        return text_folder::join(data, &below.texts);
+        return text_folder::join(data, &below.texts, form);
     }
     if is_text == Some(true) && data.is_dir() {
         bail!("{} has no texts: give a folder with files such as chapter.txt", data.display());

@@ -73,8 +73,11 @@ pub(super) fn evaluate(arguments: &EvaluateArguments, deep: &DeepDevices) -> any
 
 /// What was evaluated, in words.
 pub(super) fn samples(evaluated: &Evaluated) -> String {
-    let rows = if evaluated.perplexity.is_some() { "documents" } else { "rows" };
-    let number = count(evaluated.evaluation.samples.into());
+    let (row, rows) =
+        if evaluated.perplexity.is_some() { ("document", "documents") } else { ("row", "rows") };
+    let number = evaluated.evaluation.samples;
+    let rows = if number == 1 { row } else { rows };
+    let number = count(number.into());
     match evaluated.part {
         DataPart::HeldOut => format!("{number} held-out {rows}"),
         DataPart::Trained => format!("{number} {rows} that the model was trained on (none was held out)"),

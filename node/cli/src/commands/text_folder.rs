@@ -10,8 +10,14 @@ use peergrad_embed::text::text_table::{bytes, plural};
 use super::files;
 use crate::terminal::complain;
 
-/// What stands between two texts.
-const BETWEEN: &[u8] = b"\n\n";
+/// What texts become in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum JoinedForm {
+    /// They stay as they are, with an empty line between two.
+    Prose,
+    /// Each is a line, with a space for any number of spaces and line ends: a document of its own.
+    Lines,
+}
 
 /// What lies below a folder.
 #[derive(Debug, Default)]
@@ -65,7 +71,11 @@ fn is_text(path: &Path) -> bool {
 }
 
 /// Joins texts into one file beside their folder: `books/` becomes `books.txt`. Returns its path, and what was left out, each a sentence.
-pub(super) fn join(folder: &Path, texts: &[PathBuf]) -> anyhow::Result<(PathBuf, Vec<String>)> {
+pub(super) fn join(
+    folder: &Path,
+    texts: &[PathBuf],
+    form: JoinedForm,
+) -> anyhow::Result<(PathBuf, Vec<String>)> {
     let name = folder.file_name().map_or_else(|| "texts".into(), |name| name.to_string_lossy().into_owned());
     let joined = folder.with_file_name(format!("{name}.txt"));
     files::check_is_new(&joined, folder)?;
@@ -75,12 +85,18 @@ pub(super) fn join(folder: &Path, texts: &[PathBuf]) -> anyhow::Result<(PathBuf,
     let (mut notices, mut count, mut size) = (vec![], 0, 0);
     for path in texts {
         let text = files::read(path)?;
-        if std::str::from_utf8(&text).is_err() {
+        let Ok(text) = String::from_utf8(text) else {
             notices.push(format!("left out {}, which is not text in UTF-8", path.display()));
             continue;
-        }
-        let between = if count == 0 { &[][..] } else { BETWEEN };
-        out.write_all(between).and_then(|()| out.write_all(&text)).with_context(cannot_write)?;
+        };
+        let (text, between) = match form {
+            JoinedForm::Prose => (text, "\n\n"),
+            JoinedForm::Lines => (text.split_whitespace().collect::<Vec<_>>().join(" "), "\n"),
+        };
+        let between = if count == 0 { "" } else { between };
+        out.write_all(between.as_bytes())
+            .and_then(|()| out.write_all(text.as_bytes()))
+            .with_context(cannot_write)?;
         count += 1;
         size += (between.len() + text.len()) as u64;
     }
@@ -111,15 +127,19 @@ mod tests {
         let found = look_below(&folder).unwrap();
         assert!(found.texts.len() == 3 && found.others == 1 && found.is_mostly_text());
         let texts = found.texts;
-        let (joined, notices) = join(&folder, &texts).unwrap();
+        let (joined, notices) = join(&folder, &texts, JoinedForm::Prose).unwrap();
         assert_eq!(joined, place.path().join("books.txt"));
         assert_eq!(fs::read_to_string(&joined).unwrap(), "first\n\nsecond");
         assert!(
             notices.len() == 1 && notices[0].contains("c.TXT, which is not text in UTF-8"),
             "{notices:?}"
         );
-        let again = join(&folder, &texts).unwrap_err().to_string();
+        let again = join(&folder, &texts, JoinedForm::Prose).unwrap_err().to_string();
         assert!(again.contains("books.txt exists"), "{again}");
+        fs::remove_file(&joined).unwrap();
+        fs::write(folder.join("a.md"), " first\n\nof\ttwo ").unwrap();
+        join(&folder, &texts, JoinedForm::Lines).unwrap();
+        assert_eq!(fs::read_to_string(&joined).unwrap(), "first of two\nsecond");
         assert!(!look_below(&joined).unwrap().is_mostly_text(), "it is no folder");
     }
 }

@@ -11,6 +11,7 @@ use peergrad_models::data::column_names::listed;
 use peergrad_models::data::embedded::{DIGITS, embedded};
 use peergrad_models::data::error::DenseTableError;
 use peergrad_models::data::format::{FileLayout, Format, FormatError};
+use peergrad_models::data::idx::Outline;
 use peergrad_models::data::inferred::{Inferred, UnusableColumn};
 use peergrad_models::data::limits::UNPACKED_BYTES_MAX;
 use peergrad_models::data::numbered::{Numbered, NumberedFormat};
@@ -138,16 +139,7 @@ fn write(
             counted(data.rows, "row")
         ));
     }
-    let shape = match &data.layout {
-        FileLayout::Csv(layout) => format!("{} columns", layout.width),
-        FileLayout::Numbered(Numbered { format: NumberedFormat::Libsvm, width, .. }) => {
-            format!("{width} features")
-        }
-        FileLayout::Numbered(Numbered { format: NumberedFormat::Idx, .. }) => {
-            format!("each {}", outline.map(|outline| outline.sample_words()).unwrap_or_default())
-        }
-        FileLayout::Text(_) | FileLayout::Documents(_) => unreachable!("text has no columns to infer"),
-    };
+    let shape = shape_words(&data.layout, outline.as_ref());
     let picture = picture.map(|picture| picture.picture);
     let mut preset = Preset::of(&data, input, kind, picture);
     preset.batch = batch.unwrap_or(preset.batch);
@@ -160,6 +152,20 @@ fn write(
     }
     let text = [HEAD, &preset.training(), &section, &preset.model(), &rest].concat();
     Ok(WrittenRunFile { text, notices })
+}
+
+/// What a row has, in words.
+fn shape_words(layout: &FileLayout, outline: Option<&Outline>) -> String {
+    match layout {
+        FileLayout::Csv(layout) => format!("{} columns", layout.width),
+        FileLayout::Numbered(Numbered { format: NumberedFormat::Libsvm, width, .. }) => {
+            format!("{width} features")
+        }
+        FileLayout::Numbered(Numbered { format: NumberedFormat::Idx, .. }) => {
+            format!("each {}", outline.map(Outline::sample_words).unwrap_or_default())
+        }
+        FileLayout::Text(_) | FileLayout::Documents(_) => unreachable!("text has no columns to infer"),
+    }
 }
 
 /// The error about a missing number, with all columns in which numbers are missing.

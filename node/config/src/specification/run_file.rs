@@ -131,7 +131,7 @@ pub struct ModelSection {
     pub alpha: Option<f64>,
     /// `lda` only: what is added to the number of a topic's words of each kind. Default 0.01.
     pub beta: Option<f64>,
-    /// `lda` only: how topics are drawn: `sparse`, `light`, `alias` or `dense`. Default `sparse`.
+    /// `lda` only: how topics are drawn: `sparse`, `dense`, `alias` or `light`. Default `sparse`.
     pub sampler: Option<Sampler>,
 }
 

@@ -133,7 +133,7 @@ impl Documents {
         if tokens > TOKENS_MAX {
             return Err(DocumentsError::TooManyTokens { file: file(), tokens });
         }
-        let mut times = vec![0; vocabulary.count()];
+        let mut times = vec![0; self.words()];
         self.entries.iter().for_each(|&(word, count)| times[word as usize] += u64::from(count));
         match (0..).zip(&times).find(|(_, times)| **times > OCCURRENCES_MAX) {
             Some((word, &times)) => {

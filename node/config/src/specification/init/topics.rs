@@ -62,7 +62,10 @@ pub(super) fn run_file(name: &str, packed: &DataBytes) -> Result<WrittenRunFile,
         line(&format!("topics = {topics}"), "how many there are"),
         line(&format!("alpha = {ALPHA_DEFAULT}"), "smaller: a document has fewer topics"),
         line(&format!("beta = {BETA_DEFAULT}"), "smaller: a topic has fewer words"),
-        line("sampler = \"sparse\"", "how topics are drawn: exactly; or \"light\", for thousands of topics; or \"alias\", \"dense\""),
+        line(
+            "sampler = \"sparse\"",
+            "how topics are drawn; or dense, alias, light: the last one for thousands of topics",
+        ),
     ]
     .concat();
     let after = REST.find("\n[shards]").expect("there is such a section");
@@ -105,7 +108,7 @@ fn separator(text: &str) -> Option<&'static str> {
         paragraphs += usize::from(was_empty && !is_empty);
         was_empty = is_empty;
     }
-    (paragraphs > 1 && lines >= 2 * paragraphs).then_some("")
+    (paragraphs > 1 && 2 * lines >= 3 * paragraphs).then_some("")
 }
 
 /// The section `[sync]`.

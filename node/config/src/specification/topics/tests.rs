@@ -1,6 +1,7 @@
 use super::*;
 use crate::specification::{Algorithm, resolve, resolve_with_notices, write_run_file};
 use peergrad_models::optimizer::Optimizer;
+use peergrad_models::task::lda::TopicCounts;
 
 /// Documents about animals and about stars, in turns, and one without a word of the vocabulary.
 pub(super) fn corpus() -> String {
@@ -44,7 +45,7 @@ fn a_specification_has_the_vocabulary_and_how_to_read_the_documents() {
     assert!(text.contains(words), "{text}");
     assert!(text.contains("[data.layout]\ndocuments = \"text\"\ntokens = 195\n"), "{text}");
     let found = settings(&specification);
-    assert_eq!((found.topics, found.alpha, found.beta, found.sampler), (2, 0.1, 0.01, Sampler::Light));
+    assert_eq!((found.topics, found.alpha, found.beta, found.sampler), (2, 0.1, 0.01, Sampler::Sparse));
     let training = &specification.training;
     assert_eq!((training.epochs, training.batch), (60, 1));
     assert_eq!(training.optimizer, Optimizer::Sgd { weight_decay: 0.0 });
@@ -81,88 +82,67 @@ fn counts_have_numbers_or_a_list_of_words() {
     assert!(notices[0].starts_with("the vocabulary has 4 words, and the documents use only the first 3"));
 }
 
+#[track_caller]
+fn refused(text: &str, bytes: &[u8], words: &str) {
+    let error = resolved(text, bytes).unwrap_err().to_string();
+    assert!(error.contains(words), "{error}");
+}
+
+/// A run file for a topic model, with these keys in `[data]`.
+fn with_data(keys: &str) -> String {
+    MODEL.replace("[model]", &format!("{keys}\n[model]"))
+}
+
 #[test]
-fn wrong_keys_are_refused_by_their_names() {
-    #[track_caller]
-    fn refused(text: &str, bytes: &[u8], words: &str) {
-        let error = resolved(text, bytes).unwrap_err().to_string();
-        assert!(error.contains(words), "{error}");
-    }
+fn wrong_keys_of_the_model_are_refused() {
     let corpus = corpus();
-    let text = corpus.as_bytes();
-    let model = |keys: &str| format!("[data]\nfile = \"f.txt\"\n[model]\nkind = \"lda\"\n{keys}\n");
-    let data = |keys: &str| MODEL.replace("[model]", &format!("{keys}\n[model]"));
-    let top = |keys: &str| format!("{keys}\n{MODEL}");
-    refused(
-        &model("topics = 1"),
-        text,
-        "`model.topics` is 1; allowed: 2 to 195: the documents have 195 words in all",
-    );
-    refused(&model("topics = 196"), text, "`model.topics` is 196; allowed: 2 to 195");
-    refused(&model("alpha = 0.0"), text, "`model.alpha` is 0; allowed: above 0, up to 1000");
-    refused(&model("alpha = nan"), text, "`model.alpha` is NaN");
-    refused(&model("beta = -1.0"), text, "`model.beta` is -1; allowed: above 0");
-    refused(&model("sampler = \"fast\""), text, "unknown variant `fast`");
-    refused(&model("rank = 2"), text, "`model.rank` is given; allowed: only if `kind` is \"factorization\"");
-    refused(&top("batch = 64"), text, "`batch` is given; allowed: nothing if `kind` in [model] is \"lda\"");
+    let model = |keys: &str, words: &str| {
+        let text = format!("[data]\nfile = \"f.txt\"\n[model]\nkind = \"lda\"\n{keys}\n");
+        refused(&text, corpus.as_bytes(), words);
+    };
+    model("topics = 1", "`model.topics` is 1; allowed: 2 to 195: the documents have 195 words in all");
+    model("topics = 196", "`model.topics` is 196; allowed: 2 to 195");
+    model("alpha = 0.0", "`model.alpha` is 0; allowed: above 0, up to 1000");
+    model("alpha = nan", "`model.alpha` is NaN");
+    model("beta = -1.0", "`model.beta` is -1; allowed: above 0");
+    model("sampler = \"fast\"", "unknown variant `fast`");
+    model("rank = 2", "`model.rank` is given; allowed: only if `kind` is \"factorization\"");
     for keys in ["rule = \"adam\"", "rate = 0.1", "[[optimizer.groups]]\ntensors = [\"*\"]"] {
-        refused(&format!("{MODEL}[optimizer]\n{keys}"), text, "`optimizer` is given; allowed: nothing if");
+        model(&format!("[optimizer]\n{keys}"), "`optimizer` is given; allowed: nothing if");
     }
     for kind in ["sync", "ssp", "async", "local", "l-bfgs"] {
-        let sync = format!("{MODEL}[sync]\nkind = \"{kind}\"\n");
-        refused(
-            &sync,
-            text,
-            "`sync.kind` is given; allowed: \"lda\" or nothing if `kind` in [model] is \"lda\"",
-        );
+        let sync = format!("[sync]\nkind = \"{kind}\"\n");
+        model(&sync, "`sync.kind` is given; allowed: \"lda\" or nothing if `kind` in [model] is \"lda\"");
     }
-    refused(
-        &format!("{MODEL}[sync]\nparts = 25"),
-        text,
-        "`sync.parts` is 25; allowed: 1 to 24, with 24 training",
-    );
-    refused(&format!("{MODEL}[sync]\nparts = 0"), text, "`sync.parts` is 0");
-    refused(
-        &format!("{MODEL}[sync]\nstaleness = 1"),
-        text,
-        "`sync.staleness` is given; allowed: only with kind",
-    );
-    refused(&format!("{MODEL}[evaluation]\nevery = 5"), text, "`evaluation.every` is given");
-    refused(
-        &data("label = 1"),
-        text,
-        "`data.label` is given; allowed: nothing if `kind` in [model] is \"lda\"",
-    );
-    refused(&data("min_documents = 0"), text, "`data.min_documents` is 0; allowed: at least 1");
-    refused(&data("max_share = 1.5"), text, "`data.max_share` is 1.5; allowed: a share above 0, up to 1");
-    refused(&data("vocabulary_size = 0"), text, "`data.vocabulary_size` is 0");
-    refused(
-        &data("vocabulary = \"words.txt\""),
-        text,
-        "`data.vocabulary` is given; allowed: nothing with a text",
-    );
-    refused(
-        &data("stop_words = \"german\""),
-        text,
-        "`data.stop_words` is \"german\"; allowed: \"english\", \"none\"",
-    );
-    refused(
-        &data("separator = \"Chapter \""),
-        text,
-        "f.txt: no line begins with `Chapter `; set `separator`",
-    );
-    refused(&data("min_documents = 16"), text, "f.txt: no word is left for the vocabulary");
-    refused(
-        &data("stop_words = \"none\""),
-        COUNTS,
-        "`data.stop_words` is given; allowed: nothing with an LDA-C",
-    );
-    refused(
-        &data("separator = \"\""),
-        COUNTS,
-        "`data.separator` is given; allowed: nothing with an LDA-C file",
-    );
-    refused(&data("held_out = 1.5"), text, "`data.held_out` is 1.5");
+    model("[sync]\nparts = 25", "`sync.parts` is 25; allowed: 1 to 24, with 24 training");
+    model("[sync]\nparts = 0", "`sync.parts` is 0");
+    model("[sync]\nstaleness = 1", "`sync.staleness` is given; allowed: only with kind");
+    model("[evaluation]\nevery = 5", "`evaluation.every` is given");
+    let batch = format!("batch = 64\n{MODEL}");
+    refused(&batch, corpus.as_bytes(), "`batch` is given; allowed: nothing if `kind` in [model] is \"lda\"");
+}
+
+#[test]
+fn wrong_keys_of_the_documents_are_refused() {
+    let corpus = corpus();
+    let text = |keys: &str, words: &str| refused(&with_data(keys), corpus.as_bytes(), words);
+    text("label = 1", "`data.label` is given; allowed: nothing if `kind` in [model] is \"lda\"");
+    text("min_documents = 0", "`data.min_documents` is 0; allowed: at least 1");
+    text("max_share = 1.5", "`data.max_share` is 1.5; allowed: a share above 0, up to 1");
+    text("vocabulary_size = 0", "`data.vocabulary_size` is 0");
+    text("vocabulary = \"words.txt\"", "`data.vocabulary` is given; allowed: nothing with a text");
+    text("stop_words = \"german\"", "`data.stop_words` is \"german\"; allowed: \"english\", \"none\"");
+    text("separator = \"Chapter \"", "f.txt: no line begins with `Chapter `; set `separator`");
+    text("min_documents = 16", "f.txt: no word is left for the vocabulary");
+    text("held_out = 1.5", "`data.held_out` is 1.5");
+    let counts = |keys: &str, words: &str| refused(&with_data(keys), COUNTS, words);
+    counts("stop_words = \"none\"", "`data.stop_words` is given; allowed: nothing with an LDA-C");
+    counts("separator = \"\"", "`data.separator` is given; allowed: nothing with an LDA-C file");
+    refused(MODEL, b"a\xff", "f.txt, line 1: this is not UTF-8");
+}
+
+#[test]
+fn other_models_have_no_keys_of_documents() {
     let others = "[data]\nfile = \"f.csv\"\nKEY\n[model]\nkind = \"softmax\"\n";
     for key in ["separator = \"\"", "stop_words = \"none\"", "max_share = 0.5", "vocabulary = \"v\""] {
         refused(&others.replace("KEY", key), b"1,2,0\n", "allowed: only if `kind` in [model] is \"lda\"");
@@ -175,7 +155,6 @@ fn wrong_keys_are_refused_by_their_names() {
         b"1,2,0\n3,4,1\n",
         "`sync.kind` is given; allowed: another one: \"lda\" is only for the model",
     );
-    refused(MODEL, b"a\xff", "f.txt, line 1: this is not UTF-8");
 }
 
 #[test]
@@ -256,6 +235,33 @@ fn a_model_answers_for_documents() {
     assert_eq!(table.topic_model(&[]).unwrap_err(), SpecificationError::NoTopics);
     let topics = specification.topic_model(&parameters).unwrap();
     assert_eq!(topics.topic_shares(), [5.0 / 9.0, 4.0 / 9.0]);
+}
+
+#[test]
+fn topics_of_animals_and_stars_are_found() {
+    let corpus = corpus();
+    let specification = resolved(MODEL, corpus.as_bytes()).unwrap();
+    let [training, held_out] = specification.own_documents(corpus.as_bytes()).unwrap();
+    let task = Lda::new(settings(&specification).settings(), training, held_out);
+    let documents: Vec<u32> = (0..task.training().documents()).collect();
+    let words = task.words_of(&documents);
+    let by_word = vec![0.0; words.len() * 2];
+    let mut counts = TopicCounts { words, by_word, totals: vec![0; 2] };
+    let mut assignments = vec![0; task.training().token_count()];
+    for sweep in 0..40 {
+        task.sweep([sweep; 32], &documents, &mut assignments, &mut counts);
+    }
+    let topics = specification.topic_model(&counts.by_word).unwrap();
+    let vocabulary = specification.vocabulary().unwrap();
+    let mut found = [0, 1].map(|topic| {
+        let words = topics.top_words(topic, 4).into_iter();
+        let mut words: Vec<String> = words.map(|(word, _)| vocabulary.word(word).into_owned()).collect();
+        words.sort_unstable();
+        words.join(" ")
+    });
+    found.sort_unstable();
+    assert!(found[0].contains("bird") && found[0].contains("dog"), "{found:?}");
+    assert_eq!(found[1], "comet orbits planet star");
 }
 
 #[test]
