@@ -87,8 +87,9 @@ pub const TABLE_MESSAGE_ROWS_MAX: usize = 1 << 24;
 pub const TABLE_CHUNK_BYTES_MAX: usize = TABLE_MESSAGE_BYTES_MAX / 2;
 /// Bytes of a replica update beyond which no further chunk is put into it.
 pub const REPLICA_UPDATE_BYTES: usize = 1 << 20;
-/// Values of the rows that one read asks for.
-pub const GET_VALUES_MAX: usize = CHUNK_BYTES_MAX / size_of::<f32>();
+/// Values of the rows that one read asks for, unless one row has more. A larger read is several, so that one is on its way while another
+/// is read or stored.
+pub const GET_VALUES_MAX: usize = REPLICA_UPDATE_BYTES / size_of::<f32>();
 /// Requests of one worker that wait at one owner: for a clock, for a chunk, or until the worker has received other responses.
 pub const WAITING_REQUESTS_MAX: usize = 1 << 14;
 /// Bytes of all requests of one worker that wait at one owner.

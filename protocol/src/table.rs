@@ -21,7 +21,7 @@ use crate::limits::{
 use crate::wire::codec::{Decode, Encode};
 pub use change::{Assignment, IdempotencyKey, JournalMessage, Map, Operation, TableChange, UsedKeys};
 pub use cut::CutMessage;
-pub use row_set::RowSet;
+pub use row_set::{RowSet, RowSetBuilder};
 
 mod change;
 mod cut;
@@ -81,15 +81,13 @@ pub enum TableMessage {
 /// A message of a worker to an owner.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum Request {
-    /// Reads rows of a chunk, once all workers have come far enough.
+    /// Reads rows, once all workers have come far enough.
     Get {
         /// The worker's number for this request.
         request: u64,
         /// The owner answers once every worker has come as far as this.
         min_clock: WorkerClock,
-        /// The chunk that holds the rows.
-        chunk: u32,
-        /// The rows.
+        /// The rows: of one table, and of chunks that the receiver owns. Perhaps none: then only the clock in the answer matters.
         rows: RowSet,
     },
     /// Changes a chunk, once.
@@ -177,8 +175,8 @@ pub enum Response {
         request: u64,
         /// How far the slowest worker has come.
         clock: WorkerClock,
-        /// The last sequence number of the worker that the chunk includes.
-        applied: u64,
+        /// For each chunk of these rows, in order: the last sequence number of the worker that the chunk includes.
+        applied: Vec<u64>,
         /// Requested rows that are zero.
         zero: RowSet,
         /// The other rows, shape (rows, width), one row after the other.
@@ -345,7 +343,11 @@ impl TableMessage {
         match self {
             Self::Request(request) => request.is_valid(),
             Self::Response(Response::Rows { request, clock, applied, zero, .. }) => {
-                *request <= STEPS_MAX && clock.is_valid() && *applied <= STEPS_MAX && zero.is_valid()
+                *request <= STEPS_MAX
+                    && clock.is_valid()
+                    && applied.len() <= CHUNKS_MAX
+                    && applied.iter().all(|last| *last <= STEPS_MAX)
+                    && zero.is_valid()
             }
             Self::Response(Response::Reduced { request, clock, applied, .. }) => {
                 *request <= STEPS_MAX && clock.is_valid() && *applied <= STEPS_MAX
@@ -513,7 +515,6 @@ mod tests {
             TableMessage::Request(Request::Get {
                 request: 1,
                 min_clock: WorkerClock::At(0),
-                chunk: 0,
                 rows: RowSet { runs },
             })
         };
@@ -538,7 +539,7 @@ mod tests {
         fn row_sets_hold_the_rows_that_they_were_made_of(rows in proptest::collection::btree_set(0_u64..300, 0..80)) {
             let indices: RowSet = rows.iter().copied().collect();
             prop_assert_eq!(indices.iter().collect::<Vec<_>>(), rows.into_iter().collect::<Vec<_>>());
-            let message = TableMessage::Request(Request::Get { request: 1, min_clock: WorkerClock::At(2), chunk: 3, rows: indices });
+            let message = TableMessage::Request(Request::Get { request: 1, min_clock: WorkerClock::At(2), rows: indices });
             prop_assert_eq!(decoded(&message), Some(message));
         }
 

@@ -51,6 +51,8 @@ mod lockstep;
 pub mod member;
 mod owners;
 pub mod replica_map;
+mod row_blocks;
+mod row_index;
 mod rule;
 pub mod server;
 pub mod store;

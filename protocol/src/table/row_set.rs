@@ -20,6 +20,40 @@ pub(super) struct Run {
     pub(super) count: u32,
 }
 
+/// A row set to which rows are appended.
+#[derive(Clone, Debug, Default)]
+pub struct RowSetBuilder {
+    runs: Vec<Run>,
+    /// The row after the last one.
+    end: Row,
+}
+
+impl RowSetBuilder {
+    /// Appends the rows of a range.
+    ///
+    /// # Panics
+    /// If they are not behind the rows so far, or are more than a `u32` counts.
+    pub fn push(&mut self, range: Range<Row>) {
+        if range.is_empty() {
+            return;
+        }
+        assert!(range.start >= self.end, "row indices ascend");
+        let count = u32::try_from(range.end - range.start).expect("a range of rows fits a run");
+        let is_next = |run: &&mut Run| range.start == self.end && run.count <= u32::MAX - count;
+        match self.runs.last_mut().filter(is_next) {
+            Some(run) => run.count += count,
+            None => self.runs.push(Run { skip: range.start - self.end, count }),
+        }
+        self.end = range.end;
+    }
+
+    /// The set of the rows so far.
+    #[must_use]
+    pub fn finish(self) -> RowSet {
+        RowSet { runs: self.runs }
+    }
+}
+
 impl From<Range<Row>> for RowSet {
     fn from(rows: Range<Row>) -> Self {
         Self::range(rows)
@@ -108,18 +142,9 @@ impl FromIterator<Range<Row>> for RowSet {
     /// # Panics
     /// If the ranges do not ascend, or one of them has more rows than a `u32` counts.
     fn from_iter<I: IntoIterator<Item = Range<Row>>>(ranges: I) -> Self {
-        let (mut runs, mut end) = (Vec::<Run>::new(), 0);
-        for range in ranges.into_iter().filter(|range| !range.is_empty()) {
-            assert!(range.start >= end, "names ascend");
-            let count = u32::try_from(range.end - range.start).expect("a range of rows fits a run");
-            let is_next = |run: &&mut Run| range.start == end && run.count <= u32::MAX - count;
-            match runs.last_mut().filter(is_next) {
-                Some(run) => run.count += count,
-                None => runs.push(Run { skip: range.start - end, count }),
-            }
-            end = range.end;
-        }
-        Self { runs }
+        let mut rows = RowSetBuilder::default();
+        ranges.into_iter().for_each(|range| rows.push(range));
+        rows.finish()
     }
 }
 

@@ -296,7 +296,6 @@ fn tables() -> Vec<Sample> {
             TableMessage::Request(Request::Get {
                 request: 300,
                 min_clock: WorkerClock::At(70_000),
-                chunk: 9,
                 rows: rows(&[]).indices,
             }),
         ),
@@ -358,7 +357,7 @@ fn tables() -> Vec<Sample> {
             TableMessage::Response(Response::Rows {
                 request: 300,
                 clock: WorkerClock::At(70_000),
-                applied: 299,
+                applied: vec![299, 0],
                 zero: RowSet::range(7..10),
                 values: vec![1.0, -0.5, 3.25],
             }),

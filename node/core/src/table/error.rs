@@ -56,6 +56,9 @@ pub enum TableError {
     /// A row that the chunk does not have.
     #[error("row {0} is not in chunk {1}")]
     RowOutsideChunk(Row, usize),
+    /// Rows of several tables in one request.
+    #[error("rows of several tables in one request")]
+    SeveralTables,
     /// A chunk that the table does not have.
     #[error("there is no chunk {0}")]
     NoChunk(usize),

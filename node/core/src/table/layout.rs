@@ -1,5 +1,6 @@
 //! The layout of the tables of a run: where each row is, and which changes and reads it allows.
 
+use std::iter;
 use std::ops::Range;
 
 use peergrad_protocol::limits::{CHUNKS_MAX, GET_VALUES_MAX, TABLE_CHUNK_BYTES_MAX, TABLE_ROWS_MAX};
@@ -161,10 +162,15 @@ impl TableLayout {
     /// If there is no such row.
     #[must_use]
     pub fn chunk_of(&self, row: Row) -> usize {
-        let after = self.tables.partition_point(|entry| entry.first_row <= row);
-        let entry = &self.tables[after - 1];
+        let entry = self.entry_of_row(row);
         let place = (row - entry.first_row) / entry.table.vectors as u64;
         entry.first_chunk + entry.chunks.at(place as usize)
+    }
+
+    /// The table that contains this row, if any does.
+    fn entry_of_row(&self, row: Row) -> &TableEntry {
+        let after = self.tables.partition_point(|entry| entry.first_row <= row);
+        &self.tables[after - 1]
     }
 
     /// The rows of this chunk.
@@ -186,6 +192,12 @@ impl TableLayout {
     #[must_use]
     pub fn table_of(&self, chunk: usize) -> &Table {
         &self.entry(chunk).table
+    }
+
+    /// The row after the last one of the table that this chunk belongs to.
+    pub(super) fn table_end(&self, chunk: usize) -> Row {
+        let entry = self.entry(chunk);
+        entry.first_row + entry.table.rows
     }
 
     /// The number of values in a row of this chunk.
@@ -230,35 +242,39 @@ impl TableLayout {
         self.tables.iter().find(|entry| entry.table.name == table).ok_or(TableError::NoTable)
     }
 
-    /// Groups row indices by chunk. A chunk's indices are in several parts if they are more than one request may contain.
+    /// These rows, cut where chunks begin: ranges in order, each with its chunk.
     ///
     /// # Panics
     /// If one of them is not a row.
-    #[must_use]
-    pub fn by_chunk(&self, indices: &RowSet) -> Vec<(usize, RowSet)> {
-        let mut parts: Vec<(usize, u64, Vec<Range<Row>>)> = Vec::new();
-        for mut range in indices.ranges() {
-            while !range.is_empty() {
-                let is_in = |(chunk, room, _): &&mut (usize, u64, Vec<Range<Row>>)| {
-                    *room > 0 && self.range(*chunk).contains(&range.start)
-                };
-                if parts.last_mut().filter(is_in).is_none() {
-                    let chunk = self.chunk_of(range.start);
-                    parts.push((chunk, self.rows_per_request_max(chunk) as u64, Vec::new()));
-                }
-                let (chunk, room, ranges) = parts.last_mut().expect("there is one by now");
-                let end = self.range(*chunk).end.min(range.end).min(range.start + *room);
-                *room -= end - range.start;
-                ranges.push(range.start..end);
-                range.start = end;
+    pub fn by_chunk(&self, rows: &RowSet) -> impl Iterator<Item = (usize, Range<Row>)> {
+        let (mut ranges, mut rest) = (rows.ranges(), 0..0);
+        let (mut chunk, mut of_chunk) = (0, self.range(0));
+        iter::from_fn(move || {
+            if rest.is_empty() {
+                rest = ranges.next()?;
             }
-        }
-        parts.into_iter().map(|(chunk, _, ranges)| (chunk, ranges.into_iter().collect())).collect()
+            if !of_chunk.contains(&rest.start) {
+                chunk = self.chunk_of(rest.start);
+                of_chunk = self.range(chunk);
+            }
+            let part = rest.start..rest.end.min(of_chunk.end);
+            rest.start = part.end;
+            Some((chunk, part))
+        })
     }
 
-    /// The most rows of a chunk that one request may contain.
-    fn rows_per_request_max(&self, chunk: usize) -> usize {
-        (GET_VALUES_MAX / self.width(chunk)).max(1)
+    /// The chunks of these rows, ascending.
+    ///
+    /// # Panics
+    /// If one of them is not a row.
+    pub fn chunks_of(&self, rows: &RowSet) -> impl Iterator<Item = usize> {
+        let mut last = None;
+        self.by_chunk(rows).map(|(chunk, _)| chunk).filter(move |chunk| last.replace(*chunk) != Some(*chunk))
+    }
+
+    /// The most rows of a table that one request may contain, if a row has `width` numbers.
+    pub(super) fn rows_per_request_max(width: usize) -> usize {
+        (GET_VALUES_MAX / width).max(1)
     }
 
     /// An error unless this chunk exists, and these rows are in it.
@@ -291,10 +307,17 @@ impl TableLayout {
         }
     }
 
-    /// An error unless one request may contain these rows of this chunk.
-    pub(super) fn check_request(&self, chunk: usize, indices: &RowSet) -> Result<(), TableError> {
-        self.check_indices(chunk, indices)?;
-        let (found, most) = (indices.len(), self.rows_per_request_max(chunk));
+    /// An error unless one request may contain these rows.
+    pub(super) fn check_request(&self, rows: &RowSet) -> Result<(), TableError> {
+        let Some((first, last)) = rows.bounds() else { return Ok(()) };
+        if last >= self.row_count() {
+            return Err(TableError::NoRow(last));
+        }
+        let entry = self.entry_of_row(first);
+        if last >= entry.first_row + entry.table.rows {
+            return Err(TableError::SeveralTables);
+        }
+        let (found, most) = (rows.len(), Self::rows_per_request_max(entry.table.width));
         if found > most { Err(TableError::TooMany { found, most }) } else { Ok(()) }
     }
 

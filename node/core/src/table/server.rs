@@ -27,7 +27,7 @@ use peergrad_protocol::table::{
 use super::TableError;
 use super::lease_table::{self, LeasePolicy};
 use super::replica_map::ReplicaMap;
-use super::store::{ChunkDelta, TableStore};
+use super::store::{ChunkDelta, StoredRows, TableStore};
 use clocks::WorkerClocks;
 use leases::LeaseRequest;
 use replication::{Change, Dirty, Replication};
@@ -279,16 +279,20 @@ impl TableServer {
         Ok(())
     }
 
-    /// Checks that a correct worker may send this request. Returns the chunk that it is about, if any.
+    /// Checks that a correct worker may send this request. Returns the chunk that it is about, if any. Of a read of rows, which may be about
+    /// several, returns the first one that has not arrived, if any.
     ///
     /// # Errors
     /// What is wrong with the request.
     fn check(&self, request: &Request) -> Result<Option<usize>, TableError> {
         let layout = self.store.layout();
         let chunk = match request {
-            Request::Get { chunk, rows, .. } => {
-                layout.check_request(*chunk as usize, rows)?;
-                Some(*chunk as usize)
+            Request::Get { rows, .. } => {
+                layout.check_request(rows)?;
+                if let Some(chunk) = layout.chunks_of(rows).find(|chunk| !self.owns(*chunk)) {
+                    return Err(TableError::NotOwned(chunk));
+                }
+                layout.chunks_of(rows).find(|chunk| !self.is_here(*chunk))
             }
             Request::Replay { worker, .. } if self.replica_map.members.contains(worker) => {
                 return Err(TableError::OtherWorker);
@@ -354,16 +358,16 @@ impl TableServer {
 
     // Reading and adding.
 
-    /// Answers a read of a chunk that is here, once its clock has come; otherwise returns the request.
+    /// Answers a read of chunks that are here, once its clock has come; otherwise returns the request.
     fn try_read(&self, from: Rank, request: Request, out: &mut Outbox) -> Option<Request> {
         let (Request::Get { min_clock, .. } | Request::Reduce { min_clock, .. }) = &request else {
             return None;
         };
         let Some(clock) = self.clock().filter(|clock| clock >= min_clock) else { return Some(request) };
         let response = match &request {
-            Request::Get { request, chunk, rows, .. } => {
-                let (zero, values) = self.store.read(*chunk as usize, rows);
-                let applied = self.store.applied(*chunk as usize, &self.replica_map.worker_id(from));
+            Request::Get { request, rows, .. } => {
+                let read = self.store.read(rows, &self.replica_map.worker_id(from));
+                let StoredRows { applied, zero, values } = read;
                 Response::Rows { request: *request, clock, applied, zero, values }
             }
             Request::Reduce { request, chunk, reduce, .. } => {

@@ -8,15 +8,13 @@ use std::sync::Arc;
 
 use peergrad_protocol::limits::PENDING_CLOCKS_MAX;
 use peergrad_protocol::table::{
-    IdempotencyKey, LeaseTable, Row, RowSet, Rows, TableChunk, UsedKeys, WorkerClock, WorkerId,
+    IdempotencyKey, LeaseTable, Row, RowSet, RowSetBuilder, Rows, TableChunk, UsedKeys, WorkerClock, WorkerId,
 };
 
+use super::row_blocks::RowBlocks;
+use super::row_index::RowIndex;
 use super::{ApplyMode, Table, TableError, TableLayout, lease_table};
-use row_blocks::RowBlocks;
-use row_index::RowIndex;
 
-mod row_blocks;
-mod row_index;
 mod saved;
 mod vectors;
 
@@ -49,6 +47,17 @@ struct StoredChunk {
     used_keys: UsedKeys,
     /// The number of the last view for which it is known that all changes acknowledged before it are included.
     view_number: u64,
+}
+
+/// Rows that were read for a worker.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StoredRows {
+    /// For each chunk of the rows, in order: the number of the worker's last change that it includes; 0 if there is none.
+    pub applied: Vec<u64>,
+    /// Those of the rows that are zero.
+    pub zero: RowSet,
+    /// The values of the others, shape (rows, width).
+    pub values: Vec<f32>,
 }
 
 /// The part of a chunk that is sent to a replica which has the rest.
@@ -260,17 +269,23 @@ impl TableStore {
         changed
     }
 
-    /// Those of these rows that are zero, and the values of the others: (rows, width).
+    /// Reads rows of chunks of one table, for this worker.
     ///
     /// # Panics
-    /// If the chunk is not stored here.
+    /// If one of the chunks is not stored here.
     #[must_use]
-    pub fn read(&self, chunk: usize, indices: &RowSet) -> (RowSet, Vec<f32>) {
-        let width = self.layout.width(chunk);
-        let chunk = self.chunk(chunk).expect("what is read is here");
-        let (mut zero, mut values) =
-            (Vec::new(), Vec::with_capacity(indices.len().min(chunk.updates.len()) * width));
-        for range in indices.ranges() {
+    pub fn read(&self, rows: &RowSet, worker: &WorkerId) -> StoredRows {
+        let Some((first, _)) = rows.bounds() else { return StoredRows::default() };
+        let width = self.layout.width(self.layout.chunk_of(first));
+        let mut zero = RowSetBuilder::default();
+        let mut applied = Vec::new();
+        let mut values = Vec::with_capacity((rows.len() * width).min(ROOM_VALUES));
+        let mut last = None;
+        for (index, range) in self.layout.by_chunk(rows) {
+            let chunk = self.chunk(index).expect("what is read is here");
+            if last.replace(index) != Some(index) {
+                applied.push(chunk.applied(worker).unwrap_or(0));
+            }
             let mut next = range.start;
             for (row, place) in chunk.row_index.range(range.clone()) {
                 let numbers = &chunk.row_blocks.row(place)[..width];
@@ -282,7 +297,7 @@ impl TableStore {
             }
             zero.push(next..range.end);
         }
-        (zero.into_iter().collect(), values)
+        StoredRows { applied, zero: zero.finish(), values }
     }
 
     /// The part of a chunk to send to a replica that has the rest; with `None`, the whole chunk.
@@ -394,6 +409,9 @@ impl TableStore {
         }
     }
 }
+
+/// How many values there is room for at once, before it is known how many of the rows are not zero.
+const ROOM_VALUES: usize = 1 << 14;
 
 impl StoredChunk {
     fn new(rows: Range<Row>, stride: usize) -> Self {

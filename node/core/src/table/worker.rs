@@ -28,13 +28,13 @@ use super::owners::Owners;
 use super::replica_map::ReplicaMap;
 use super::server::Outbox;
 use super::{ApplyMode, Atomicity, TableError, TableLayout};
-use cache::{CachedRow, RowCache};
+use cache::{RowAge, RowCache};
 pub use changes::ChangeLog;
 use clock::Announced;
 pub use leases::{AcquiredLease, HeldLeases};
 pub use read_policy::{ReadPolicy, ReadSchedule};
 pub use reads::Reads;
-use reads::{PendingRead, Query};
+use reads::{PendingRead, Query, ReadRows, RowsResponse};
 
 mod cache;
 mod changes;
@@ -156,7 +156,7 @@ impl TableWorker {
     /// Drops the cached rows of a chunk: it was reset, or an operation changed rows that only the owner knows.
     pub fn invalidate(&mut self, chunk: usize) {
         self.reads.forget_operation(chunk);
-        self.cache.invalidate(self.owners.layout.range(chunk));
+        self.cache.invalidate(chunk);
     }
 
     /// The worker, as the members of the view know it.
@@ -303,19 +303,23 @@ impl TableWorker {
     /// Requests those of these rows that may not be read from the cache in this clock. They can be read once [`has_all`](Self::has_all)
     /// holds.
     pub fn fetch(&mut self, rows: &RowSet, out: &mut Outbox) -> BTreeSet<u64> {
-        let (read_policy, progress) = (self.read_policy(), self.progress());
-        let is_stale = |row: &Row| !self.cache.is_fresh(*row, read_policy, progress);
-        let missing: RowSet = rows.iter().filter(is_stale).collect();
-        let parts = self.owners.layout.by_chunk(&missing);
-        parts.into_iter().map(|(chunk, rows)| self.request(chunk, Query::Rows(rows), out)).collect()
+        let now = (self.read_policy(), self.progress());
+        let stale = self.cache.stale(rows, now, &self.owners.layout);
+        let requests = self.owners.by_request(stale);
+        requests.into_iter().map(|(chunk, rows)| self.request(chunk, Query::Rows(rows), out)).collect()
     }
 
-    /// Requests these rows without the cache, with all additions of this worker so far: for [`Reads::take_rows`].
+    /// Requests these rows without the cache, with all additions of this worker so far: for [`take_rows`](Self::take_rows).
     pub fn pull(&mut self, rows: &RowSet, out: &mut Outbox) -> BTreeSet<u64> {
         // Owners get the additions before the request.
         self.push(out);
-        let parts = self.owners.layout.by_chunk(rows);
-        parts.into_iter().map(|(chunk, rows)| self.request(chunk, Query::Pull(rows), out)).collect()
+        let requests = self.owners.by_request(self.owners.layout.by_chunk(rows));
+        requests.into_iter().map(|(chunk, rows)| self.request(chunk, Query::Pull(rows), out)).collect()
+    }
+
+    /// The rows of a [pull](Self::pull) that are not zero, once all of its requests are answered.
+    pub fn take_rows(&mut self, requests: &BTreeSet<u64>) -> Rows {
+        self.reads.take_rows(requests, &self.owners.layout)
     }
 
     /// Requests numbers computed from vectors of these chunks, with all additions of this worker so far: for [`Reads::take_numbers`].
@@ -352,9 +356,15 @@ impl TableWorker {
         // other reads, their owner needs them first.
         let table = self.owners.layout.table_of(chunk);
         let needs_none = table.is_additive() || table.apply_mode == ApplyMode::PerClock;
-        let is_for_cache = matches!(query, Query::Rows(_));
-        let after = if is_for_cache && needs_none { 0 } else { self.changes.queue.last_of(chunk) };
-        let read = PendingRead { chunk, query, min_clock, asked_at, after };
+        let after = match &query {
+            Query::Rows(_) if needs_none => 0,
+            Query::Rows(rows) | Query::Pull(rows) => {
+                let chunks = self.owners.layout.chunks_of(rows);
+                chunks.map(|chunk| self.changes.queue.last_of(chunk)).max().unwrap_or(0)
+            }
+            Query::Reduce(_) => self.changes.queue.last_of(chunk),
+        };
+        let read = PendingRead { whole: 0, chunk, query, min_clock, asked_at, after };
         self.reads.begin(&self.owners, read, out)
     }
 
@@ -388,7 +398,7 @@ impl TableWorker {
 
     /// Removes rows that are too old to be read again. Not to be called while the program waits for rows: some of them may be here already.
     pub fn evict_stale(&mut self) {
-        self.cache.evict_stale(self.read_policy(), self.progress());
+        self.cache.evict_stale(self.read_policy(), self.progress(), &self.owners.layout);
     }
 
     // Responses.
@@ -416,7 +426,7 @@ impl TableWorker {
             }
             Response::ReplayAcknowledged { .. } => return Err(TableError::Unrequested),
             Response::Rows { request, clock, applied, zero, values } => {
-                self.on_rows((from, request, applied), clock, &zero, values, out)?;
+                self.on_rows(from, clock, RowsResponse { number: request, applied, zero, values }, out)?;
             }
             Response::Reduced { request, clock, applied, values } => {
                 let accepted =
@@ -440,27 +450,39 @@ impl TableWorker {
     /// Rows have arrived. They are as of when all workers had completed `clock` clocks.
     fn on_rows(
         &mut self,
-        (from, number, applied): (Rank, u64, u64),
+        from: Rank,
         clock: WorkerClock,
-        zero: &RowSet,
-        values: Vec<f32>,
+        response: RowsResponse,
         out: &mut Outbox,
     ) -> Result<(), TableError> {
-        let accepted = self.reads.accept_rows(&self.owners, (from, number, applied), zero, values, out)?;
+        let accepted = self.reads.accept_rows(&self.owners, from, response, out)?;
         let Some(arrived) = accepted else { return Ok(()) };
         let clock = self.observe_clock(clock, arrived.read.asked_at);
-        if let Query::Rows(_) = arrived.read.query {
-            let (asked_at, width) = (arrived.read.asked_at, self.owners.layout.width(arrived.read.chunk));
-            let cached = |values| CachedRow { clock, asked_at, sequence: applied, values };
-            let Rows { indices, values } = arrived.rows;
-            for (row, values) in indices.iter().zip(values.chunks_exact(width)) {
-                self.cache.insert(row, cached(values.to_vec()));
-            }
-            zero.iter().for_each(|row| self.cache.insert(row, cached(Vec::new())));
-        } else {
-            self.reads.keep_rows(number, arrived);
+        match &arrived.read.query {
+            Query::Rows(rows) => self.store_rows(rows, clock, &arrived),
+            _ => self.reads.keep_rows(arrived),
         }
         Ok(())
+    }
+
+    /// Stores the rows of a response in the cache.
+    fn store_rows(&mut self, rows: &RowSet, clock: WorkerClock, ReadRows { read, response, .. }: &ReadRows) {
+        let (layout, asked_at) = (&self.owners.layout, read.asked_at);
+        let mut applied = response.applied.iter().copied();
+        let mut zero = response.zero.iter().peekable();
+        let mut values = response.values.chunks_exact(layout.width(read.chunk));
+        let (mut last, mut sequence) = (None, 0);
+        for (index, rows) in layout.by_chunk(rows) {
+            if last.replace(index) != Some(index) {
+                sequence = applied.next().expect("each chunk has a number");
+            }
+            let (chunk, age) = (self.cache.chunk_mut(index, layout), RowAge { clock, asked_at, sequence });
+            for row in rows {
+                let is_zero = zero.next_if_eq(&row).is_some();
+                let values = if is_zero { &[] } else { values.next().expect("each row has values") };
+                chunk.insert(row, age, values);
+            }
+        }
     }
 }
 

@@ -115,12 +115,11 @@ fn each_invalid_request_is_refused_with_its_reason_and_loses_nothing() {
     let get = |rows: &[u64]| Request::Get {
         request: 1,
         min_clock: WorkerClock::At(0),
-        chunk: 0,
         rows: rows.iter().copied().collect(),
     };
     let wrong = [
         (add(2, &[0, 17], &[1.0, 1.0]), "row 17 is not in chunk 0"),
-        (get(&[3, 70]), "row 70 is not in chunk 0"),
+        (get(&[3, 70]), "there is no row 70"),
         (add(2, &[64], &[1.0]), "there is no chunk 4"),
         (add(2, &[0], &[f32::NAN]), "a value that is not finite, for row 0"),
         (add(2, &[0, 1], &[1.0, f32::INFINITY]), "a value that is not finite, for row 1"),
@@ -180,7 +179,6 @@ fn a_flood_of_requests_is_refused_and_other_requests_are_answered() {
     let get = |request, min_clock| Request::Get {
         request,
         min_clock: WorkerClock::At(min_clock),
-        chunk: 0,
         rows: RowSet::range(0..1),
     };
     for request in 0..WAITING_REQUESTS_MAX as u64 {

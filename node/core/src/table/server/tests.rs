@@ -79,12 +79,7 @@ fn add(sequence: u64, clock: u64, rows: &[u64], values: &[f32]) -> Request {
 }
 
 fn get(request: u64, min_clock: u64, row: u64) -> Request {
-    Request::Get {
-        request,
-        min_clock: WorkerClock::At(min_clock),
-        chunk: row as u32 / 16,
-        rows: indices(&[row]),
-    }
+    Request::Get { request, min_clock: WorkerClock::At(min_clock), rows: indices(&[row]) }
 }
 
 fn request(server: &mut TableServer, from: Rank, request: Request) -> Outbox {
@@ -98,9 +93,9 @@ fn request(server: &mut TableServer, from: Rank, request: Request) -> Outbox {
 
 fn read(server: &TableServer, rows: &[u64]) -> Vec<f32> {
     let rows = indices(rows);
-    let (zero, values) = server.store().read(0, &rows);
-    let mut values = values.into_iter();
-    let is_zero = |row: u64| zero.iter().any(|name| name == row);
+    let read = server.store().read(&rows, &server.replica_map.worker_id(ME));
+    let mut values = read.values.into_iter();
+    let is_zero = |row: u64| read.zero.iter().any(|name| name == row);
     rows.iter().map(|row| if is_zero(row) { 0.0 } else { values.next().unwrap() }).collect()
 }
 
@@ -113,8 +108,8 @@ fn invalid_requests_are_refused_and_change_nothing() {
     for (request, error) in [
         (add(1, 0, &[32], &[1.0]), TableError::NoChunk(2)),
         (
-            Request::Get { request: 1, min_clock: WorkerClock::At(0), chunk: 2, rows: indices(&[]) },
-            TableError::NoChunk(2),
+            Request::Get { request: 1, min_clock: WorkerClock::At(0), rows: indices(&[3, 32]) },
+            TableError::NoRow(32),
         ),
         (add(1, 0, &[0, 16], &[1.0, 1.0]), TableError::RowOutsideChunk(16, 0)),
         (add(1, 0, &[1, 2], &[1.0, f32::NAN]), TableError::NotFinite(2)),
@@ -207,7 +202,7 @@ fn a_read_waits_for_its_clock_and_no_longer() {
     let got = Response::Rows {
         request: 1,
         clock: WorkerClock::At(2),
-        applied: 0,
+        applied: vec![0],
         zero: indices(&[0]),
         values: vec![],
     };
@@ -401,6 +396,47 @@ fn a_chunk_that_arrives_takes_in_as_many_additions_as_it_has_room_for() {
         request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(clocks) });
     }
     assert_eq!(read(&owner, &[0]), [clocks as f32]);
+}
+
+/// A read of several chunks is answered once the last of them has arrived, with what its worker has changed in each.
+#[test]
+fn a_read_waits_for_all_of_its_chunks() {
+    let layout = layout(TableRule::Sum, ApplyMode::Immediate);
+    let [mut donor, _] = servers(&layout);
+    donor.store.add(0, 0, &Rows { indices: indices(&[3]), values: vec![7.0] });
+    let who = |byte| WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) };
+    let replica_map = ReplicaMap {
+        members: vec![who(1), who(2)],
+        holders: vec![vec![OTHER]; 2],
+        up_to_date: vec![vec![ME]; 2],
+        view_number: 2,
+        ..ReplicaMap::default()
+    };
+    let (nothing, mut out) = (ViewHandover::new(TableStore::new(layout)), Vec::new());
+    let mut owner =
+        TableServer::enter(OTHER, Arc::new(replica_map), LeasePolicy::default(), nothing, &mut out);
+    for rank in [ME, OTHER] {
+        request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(0) });
+    }
+    assert!(request(&mut owner, ME, add(1, 0, &[20], &[1.0])).is_empty());
+    let rows = indices(&[3, 4, 20]);
+    let get = Request::Get { request: 5, min_clock: WorkerClock::At(0), rows };
+    assert!(request(&mut owner, ME, get).is_empty());
+    for chunk in 0..2 {
+        assert!(!owner.answer_ready(ME, &mut out), "chunk {chunk} is not there");
+        owner.on_handover(ME, &donor.store().snapshot(chunk, None), &mut out).unwrap();
+        out.clear();
+        assert!(owner.answer_ready(ME, &mut out));
+    }
+    let got = Response::Rows {
+        request: 5,
+        clock: WorkerClock::At(0),
+        applied: vec![0, 1],
+        zero: indices(&[4]),
+        values: vec![7.0, 1.0],
+    };
+    assert_eq!(out, [(ME, TableMessage::Response(got))]);
+    assert_eq!(owner.workers[&Author::own(ME)].waiting_requests, 0);
 }
 
 /// All workers that had a clock are gone: the new ones start after all that they have added.

@@ -32,9 +32,10 @@ fn worker(atomicity: Atomicity) -> TableWorker {
 /// The reads among these messages: the chunk and the number of each.
 fn queries(out: &Outbox) -> Vec<(u32, u64)> {
     let query = |message: &(Rank, TableMessage)| match &message.1 {
-        TableMessage::Request(
-            Request::Reduce { request, chunk, .. } | Request::Get { request, chunk, .. },
-        ) => Some((*chunk, *request)),
+        TableMessage::Request(Request::Reduce { request, chunk, .. }) => Some((*chunk, *request)),
+        TableMessage::Request(Request::Get { request, rows, .. }) => {
+            Some((rows.bounds().map_or(0, |(first, _)| first as u32 / 16), *request))
+        }
         _ => None,
     };
     out.iter().filter_map(query).collect()
@@ -73,6 +74,73 @@ fn a_reduction_is_from_all_owners_before_a_map_or_from_all_after_it() {
     assert_eq!(worker.reads_mut().take_numbers(&requests), [4.0]);
 }
 
+/// The response of an owner that includes this worker's changes up to these numbers.
+fn rows_of(request: u64, applied: &[u64], values: &[f32]) -> Response {
+    let (clock, zero) = (WorkerClock::At(0), RowSet::default());
+    Response::Rows { request, clock, applied: applied.to_vec(), zero, values: values.to_vec() }
+}
+
+/// The rows of a read go to the owners of a new view, under as many numbers as there are owners, and come back in order.
+#[test]
+fn a_read_is_split_when_its_chunks_get_several_owners() {
+    let mut worker = worker(Atomicity::Chunk);
+    let apart = Arc::clone(&worker.owners.replica_map);
+    let holders = vec![vec![OTHER]; 2];
+    let together = Arc::new(ReplicaMap { up_to_date: holders.clone(), holders, ..(*apart).clone() });
+    let mut out = Vec::new();
+    worker.enter(ME, Arc::clone(&together), &mut out);
+    out.clear();
+    let rows: RowSet = [3, 15, 16, 30].into_iter().collect();
+    let requests = worker.pull(&rows, &mut out);
+    let [(0, whole)] = queries(&out)[..] else { panic!("{out:?}") };
+    assert_eq!(requests, BTreeSet::from([whole]));
+    out.clear();
+    worker.enter(ME, apart, &mut out);
+    let [(0, first), (1, second)] = queries(&out)[..] else { panic!("{out:?}") };
+    assert_eq!(first, whole);
+    let refused = worker.on_response(ME, rows_of(second, &[0], &[5.0; 4]), &mut out);
+    assert_eq!(refused, Err(TableError::NotOwned(1)));
+    let too_few = worker.on_response(ME, rows_of(first, &[], &[1.0, 2.0, 3.0, 4.0]), &mut out);
+    assert_eq!(too_few, Err(TableError::Length { found: 0, expected: 1 }));
+    worker.on_response(ME, rows_of(first, &[0], &[1.0, 2.0, 3.0, 4.0]), &mut out).unwrap();
+    assert!(!worker.has_all(&requests), "a part is missing");
+    // In the next view one member owns both chunks again; the part that was answered stays so.
+    out.clear();
+    worker.enter(ME, together, &mut out);
+    assert_eq!(queries(&out), [(1, second)]);
+    worker.on_response(OTHER, rows_of(second, &[0], &[5.0, 6.0, 7.0, 8.0]), &mut out).unwrap();
+    assert!(worker.has_all(&requests));
+    let taken = worker.take_rows(&requests);
+    assert_eq!(taken, Rows { indices: rows, values: (1_u8..=8).map(f32::from).collect() });
+    assert_eq!(worker.take_rows(&requests), Rows::default());
+}
+
+/// An operation on one of the chunks of a read makes an answer from before it outdated, and repeats one that was not taken.
+#[test]
+fn a_read_of_several_chunks_is_from_after_an_operation_on_one_of_them() {
+    let mut worker = worker(Atomicity::Chunk);
+    let holders = vec![vec![OTHER]; 2];
+    let replica_map =
+        ReplicaMap { up_to_date: holders.clone(), holders, ..(*worker.owners.replica_map).clone() };
+    let mut out = Vec::new();
+    worker.enter(ME, Arc::new(replica_map), &mut out);
+    out.clear();
+    let requests = worker.pull(&[3, 30].into_iter().collect(), &mut out);
+    let [(0, request)] = queries(&out)[..] else { panic!("{out:?}") };
+    out.clear();
+    worker.map(1..2, None, &Map::scale(2.0, 0), &mut out);
+    assert_eq!(queries(&out), []);
+    worker.on_response(OTHER, rows_of(request, &[0, 0], &[1.0; 4]), &mut out).unwrap();
+    assert_eq!(queries(&out), [(0, request)], "it is from before");
+    out.clear();
+    worker.on_response(OTHER, rows_of(request, &[0, 1], &[1.0, 1.0, 2.0, 2.0]), &mut out).unwrap();
+    assert!(worker.has_all(&requests));
+    worker.map(1..2, None, &Map::scale(2.0, 0), &mut out);
+    assert_eq!(queries(&out), [(0, request)]);
+    worker.on_response(OTHER, rows_of(request, &[0, 2], &[1.0, 1.0, 4.0, 4.0]), &mut out).unwrap();
+    assert_eq!(worker.take_rows(&requests).values, [1.0, 1.0, 4.0, 4.0]);
+}
+
 /// A worker that joins when all others have ended is not near its own end: cached rows become stale for it as for any worker.
 #[test]
 fn cached_rows_become_stale_even_if_all_other_workers_have_ended() {
@@ -86,7 +154,7 @@ fn cached_rows_become_stale_even_if_all_other_workers_have_ended() {
         let got = Response::Rows {
             request,
             clock: WorkerClock::Ended,
-            applied: 0,
+            applied: vec![0],
             zero: row.clone(),
             values: vec![],
         };

@@ -449,7 +449,7 @@ impl Waiting {
                         self.reads.push((requests, Read::Rows(rows, reply)));
                     }
                 },
-                Read::Pulled(reply) => _ = reply.send(worker.reads_mut().take_rows(&requests)),
+                Read::Pulled(reply) => _ = reply.send(worker.take_rows(&requests)),
                 Read::Numbers(reply) => _ = reply.send(worker.reads_mut().take_numbers(&requests)),
                 Read::Parameters(reply) => match worker.read(&layout.parameter_rows()) {
                     Some(values) => give(&|vector| vector.copy_from_slice(&values[..vector.len()]), reply),
@@ -459,7 +459,7 @@ impl Waiting {
                     }
                 },
                 Read::LastParameters(reply) => {
-                    let rows = worker.reads_mut().take_rows(&requests);
+                    let rows = worker.take_rows(&requests);
                     give(&|vector| flatten(&rows, layout, vector), reply);
                 }
             }

@@ -1,4 +1,4 @@
-//! The row index: the places of a chunk's rows, in the order in which they were first added to.
+//! The row index: the places of a chunk's rows, in the order in which they were first stored.
 //!
 //! A table may declare far more rows than ever exist, so a row is found by its index in a tree. Once a quarter of a chunk's rows exist, an
 //! array with a place for each possible row takes less memory, and one access.
