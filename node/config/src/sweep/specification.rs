@@ -539,8 +539,9 @@ mod tests {
         let all = StrategyChoice::All;
         let rate: &[&str] = &["optimizer.rate=0.1,0.2"];
         let local = format!("{RUN}[sync]\nkind = \"local\"\n");
+        let topics = "[data]\nfile = \"f.txt\"\n[model]\nkind = \"lda\"\n".to_owned();
         let whole = RUN.replace("file = \"digits\"", "file = \"digits\"\nheld_out = 0");
-        let cases: [(&str, &[&str], StrategyChoice, &[&str]); 9] = [
+        let cases: [(&str, &[&str], StrategyChoice, &[&str]); 10] = [
             (RUN, &[], all, &["nothing varies", "--vary"]),
             (RUN, &["batch=1,2", "batch=3,4"], all, &["`batch`", "given twice"]),
             (
@@ -553,6 +554,7 @@ mod tests {
             (RUN, &["epochs=4,8"], halving(None), &["`epochs`", "--strategy grid"]),
             (RUN, rate, halving(Some(4)), &["`--rungs` is 4", "4 epochs"]),
             (&local, rate, all, &["`sync.kind`", "one peer alone"]),
+            (&topics, rate, all, &["`model.kind`", "peer compare"]),
             (&whole, rate, all, &["`data.held_out`", "held-out rows"]),
             (RUN, &["model.kind=mlp,logistic"], all, &["trial 2", "model.kind"]),
         ];

@@ -163,6 +163,8 @@ fn a_list_of_words_is_a_vocabulary() {
     assert_eq!(Vocabulary::Numbered(0).problem(), Some("its vocabulary has too many words, or none"));
     let twice = Vocabulary::Words(vec!["a".into(), "b".into(), "a".into()]);
     assert_eq!(twice.problem(), Some("a word is twice in its vocabulary"));
+    let lines = Vocabulary::Words(vec!["a\nb".into()]);
+    assert_eq!(lines.problem(), Some("a word of its vocabulary is none"));
     assert_eq!(vocabulary.problem(), None);
 }
 

@@ -140,6 +140,9 @@ impl Vocabulary {
             _ if !(1..=VOCABULARY_MAX).contains(&self.count()) => {
                 Some("its vocabulary has too many words, or none")
             }
+            Self::Words(words) if words.iter().any(|word| word.is_empty() || word.contains('\n')) => {
+                Some("a word of its vocabulary is none")
+            }
             Self::Words(words) if self.numbers().len() < words.len() => {
                 Some("a word is twice in its vocabulary")
             }
