@@ -82,6 +82,19 @@ fn joining_text(event: &Event, me: &PeerId) -> Option<String> {
     })
 }
 
+/// How much this peer owns in its first view.
+fn owned_text(shard: usize, scope: Option<&RunSize>) -> String {
+    if shard == 0 {
+        return "its share arrives during the next steps".to_owned();
+    }
+    let share = 100.0 * shard as f64 / scope.map_or(0, |scope| scope.owned).max(1) as f64;
+    let what = match scope {
+        Some(scope) if scope.owned != scope.parameters => "numbers in tables",
+        _ => "parameters",
+    };
+    format!("this one owns {} {what} ({share:.0} %)", count(shard as u64))
+}
+
 /// Who is in the run, who is lost, and whether enough members are reachable.
 fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
     Some(match event {
@@ -89,17 +102,7 @@ fn membership_text(event: &Event, scope: Option<&RunSize>) -> Option<String> {
             change_text(view.number.0, view.members.len(), change)
         }
         Event::ViewInstalled { view, shard, .. } => {
-            let total = scope.map_or(0, |scope| scope.owned).max(1);
-            let share = 100.0 * *shard as f64 / total as f64;
-            let what = match scope {
-                Some(scope) if scope.owned != scope.parameters => "numbers in tables",
-                _ => "parameters",
-            };
-            let owns = match shard {
-                0 => "its share arrives during the next steps".to_owned(),
-                _ => format!("this one owns {} {what} ({share:.0} %)", count(*shard as u64)),
-            };
-            format!("training with {}; {owns}", plural(view.members.len(), "peer"))
+            format!("training with {}; {}", plural(view.members.len(), "peer"), owned_text(*shard, scope))
         }
         Event::MemberSuspected(peer) => format!("no contact with peer {}", peer.short()),
         Event::DiskFails { peer, fails } => disk_text(*peer, *fails),

@@ -99,7 +99,7 @@ fn quality(corpus: &Corpus, (assignments, by_word): &End) -> (f64, Vec<Vec<f64>>
             let terms = counts.iter().zip(&totals).zip(&mixture);
             let of_topic =
                 |((count, total), share): ((&f32, &f64), &f64)| share * (f64::from(*count) + beta) / total;
-            sum += terms.map(of_topic).sum::<f64>().ln();
+            sum += libm::log(terms.map(of_topic).sum());
         }
         mixture
     };

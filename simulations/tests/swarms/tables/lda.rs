@@ -13,9 +13,12 @@ use peergrad_models::data::corpus::Corpus;
 use peergrad_models::task::lda::{Lda, LdaSettings, Sampler};
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::RowSet;
+use peergrad_simulations::scenario::Scenario;
+use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
 use super::counting::{POWER_CUTS, TROUBLE, seeds, under_faults};
+use crate::common::parameters;
 
 const TOPICS: u32 = 48;
 const VOCABULARY: u32 = 90;
@@ -147,4 +150,29 @@ fn counts_are_those_of_the_assignments_whoever_is_lost() {
             assert!(kept > 0.3, "seed {seed}: {kept}");
         }
     }
+}
+
+/// Documents about one of two things each.
+#[test]
+fn peers_train_what_a_run_file_says() {
+    let things =
+        [["river", "water", "fish", "boat", "shore"], ["engine", "wheel", "road", "brake", "driver"]];
+    let document = |number: usize| {
+        let word = |place: usize| things[number % 2][(number / 2 + place * place) % 5];
+        (0..20).map(word).collect::<Vec<_>>().join(" ") + "\n"
+    };
+    let text: String = (0..60).map(document).collect();
+    let run = "epochs = 20\n[data]\nfile = \"texts.txt\"\nheld_out = 0.1\n[model]\nkind = \"lda\"\ntopics = 2\n[sync]\nparts = 8";
+    let workload = Workload::data_file(&RunFile::parse(run).unwrap(), "texts.txt", text.as_bytes()).unwrap();
+    let task = Arc::clone(&workload.loaded.task);
+    let mut simulation = Simulation::new(&Scenario::new("topics", 4, workload), 1);
+    while simulation.tick() {}
+    let counts = parameters(&simulation);
+    assert_eq!(simulation.finish().violations, []);
+    assert_eq!(counts.iter().sum::<f32>(), 54.0 * 20.0, "each word of a trained document has a topic");
+    let most: f32 = counts.chunks_exact(2).map(|word| word[0].max(word[1])).sum();
+    assert!(most > 0.9 * 54.0 * 20.0, "words have one topic each: {counts:?}");
+    let evaluation = task.evaluate(&counts);
+    // Five words are equally probable where the topic is known, and ten where it is not.
+    assert!(evaluation.samples == 6 && evaluation.loss < 1.9, "{evaluation:?}");
 }

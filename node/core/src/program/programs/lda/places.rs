@@ -31,7 +31,8 @@ pub(super) struct Places {
 impl Places {
     pub(super) fn of(task: &Lda) -> Self {
         let topics = task.settings().topics as usize;
-        let width = WIDTHS.rev().find(|width| topics > *width && topics % width == 0).unwrap_or(topics);
+        let width =
+            WIDTHS.rev().find(|width| topics > *width && topics.is_multiple_of(*width)).unwrap_or(topics);
         let corpus = task.training();
         let totals = Row::from(corpus.vocabulary()) * (topics / width) as Row;
         let mut end = totals + 1;
@@ -61,7 +62,8 @@ impl Places {
     ) -> impl Iterator<Item = Range<Row>> + 'a {
         let of_words = words.iter().map(|&word| self.word_rows(word));
         let of_documents = documents.iter().map(|&document| self.document_rows(document));
-        of_words.chain([self.totals..self.totals + 1]).chain(of_documents).filter(|rows| !rows.is_empty())
+        let of_all = std::iter::once(self.totals..self.totals + 1);
+        of_words.chain(of_all).chain(of_documents).filter(|rows| !rows.is_empty())
     }
 
     fn word_rows(&self, word: u32) -> Range<Row> {
